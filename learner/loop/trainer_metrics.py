@@ -49,6 +49,9 @@ class TrainerCollector(Collector):
     ) -> None:
         self._run, self._learner, self._publisher, self._control = run, learner, publisher, control
         self._ratio, self._restarts, self._mirror = ratio, restarts, mirror
+        # A checkpoint is older than the counts at the end of the life before. Prometheus takes a counter that falls for
+        # one that has begun again at 0, and would add all former steps once more; so these begin at 0 in each life.
+        self._opt_steps_before, self._draws_before = learner.opt_steps, count_draws(run)
         self._run_labels = {
             "run": run.config.name,
             "run_id": run.dir.identity.run_id,
@@ -86,7 +89,8 @@ class TrainerCollector(Collector):
     def _steps(self) -> Iterable[Metric]:
         learner = self._learner
         idle = learner.opt.seconds_since()
-        yield counter("crossborder_opt_steps_total", "Successful opt steps.", learner.opt_steps)
+        taken = learner.opt_steps - self._opt_steps_before
+        yield counter("crossborder_opt_steps_total", "Successful opt steps since this process began.", taken)
         yield counter("crossborder_opt_seconds_total", "Seconds spent in opt steps.", learner.opt.seconds)
         yield gauge(
             "crossborder_last_opt_timestamp_seconds",
@@ -130,8 +134,9 @@ class TrainerCollector(Collector):
     def _replay(self) -> Iterable[Metric]:
         memory, ratio = self._run.memory, self._ratio.samples_per_insert
         age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
-        yield counter("crossborder_samples_drawn_total", "Steps drawn from the replay.", self._run.buffer.sampled)
-        yield from count_draws_by_source(self._run)
+        draws = {source: n - self._draws_before[source] for source, n in count_draws(self._run).items()}
+        yield counter("crossborder_samples_drawn_total", "Steps drawn from the replay.", sum(draws.values()))
+        yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", draws)
         yield gauge("crossborder_replay_size_steps", "Steps that can be drawn.", memory.drawable)
         yield gauge("crossborder_replay_size_rows", "Rows that the replay holds.", len(memory))
         yield gauge("crossborder_replay_capacity_rows", "Rows that the replay can hold.", memory.capacity)
@@ -177,12 +182,11 @@ class TrainerCollector(Collector):
         yield counter("crossborder_mirror_failures_total", "States that could not be mirrored.", mirror.failures)
 
 
-def count_draws_by_source(run: Run) -> Iterable[Metric]:
-    """The steps drawn from the actors' rows, and from each of the other sources of the replay."""
+def count_draws(run: Run) -> dict[str, int]:
+    """The steps ever drawn from the actors' rows, and from each of the other sources of the replay, by source."""
     buffer = run.buffer
     numbers = buffer.sampled_by_source if isinstance(buffer, MixedReplay) else [buffer.sampled]
-    drawn = dict(zip(("actors", *run.config.replay.sources), numbers, strict=True))
-    yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", drawn)
+    return dict(zip(("actors", *run.config.replay.sources), numbers, strict=True))
 
 
 def _read_run_delay(path: Path = Path("/proc/self/schedstat")) -> float | None:

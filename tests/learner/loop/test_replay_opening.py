@@ -23,7 +23,7 @@ from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.loop.resident import ResidentReplay
 from learner.loop.server import train_async
-from learner.loop.trainer_metrics import count_draws_by_source
+from learner.loop.trainer_metrics import count_draws
 from learner.replay.memory import ReplayMemory
 from learner.replay.mixed_replay import MixedReplay
 from learner.replay.prioritized import PrioritizedReplay
@@ -324,9 +324,9 @@ def test_the_shares_of_a_run_are_drawn_from_its_dataset_and_its_interventions(tm
         trainer.train()
         batch = trainer.run.buffer.batch(256)
         own, dataset, interventions = trainer.run.buffer.parts  # type: ignore[union-attr]
-        told = [(s.labels, s.value) for metric in count_draws_by_source(trainer.run) for s in metric.samples]
+        told = count_draws(trainer.run)
     people = dataset.sampled + interventions.sampled
-    assert told == [({"source": "actors"}, own.sampled), ({"source": "people"}, people)]
+    assert told == {"actors": own.sampled, "people": people}
     assert np.bincount(batch["source"]).tolist() == [128, 128]
     assert dataset.sampled > interventions.sampled > 0
     assert 0 < float(untimed_rows(tmp_path / "run")[-1]["train_intervened"]) < 0.5

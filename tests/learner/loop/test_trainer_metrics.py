@@ -7,7 +7,7 @@ from pathlib import Path
 from learner.loop.server import LearnerServer
 from learner.loop.trainer_metrics import _read_run_delay
 from tests.conftest import MakeConfig, endpoints
-from tests.learner.scrapes import scrape
+from tests.learner.scrapes import full_run, scrape, scrape_trainer
 
 
 def test_a_run_whose_directory_was_moved_is_scraped_without_its_free_bytes(
@@ -22,6 +22,21 @@ def test_a_run_whose_directory_was_moved_is_scraped_without_its_free_bytes(
         (tmp_path / "moved").rename(directory)
     assert "disk_free_bytes" not in found
     assert "opt_steps_total" in found
+
+
+def test_counters_begin_at_zero_with_each_life_so_that_none_falls_to_the_steps_of_a_checkpoint(
+    make_config: MakeConfig,
+) -> None:
+    """Prometheus would take such a fall for a new begin at 0, and count the steps before it once more."""
+    with full_run(make_config) as server:
+        before, config = scrape_trainer(server), server.config
+        server.learner.finish(lambda: None)
+    with LearnerServer(config, resume=True) as server:
+        found = scrape_trainer(server)
+    assert (before["opt_steps_total"], before["samples_drawn_total"]) == (100, 3200)
+    assert found["model_version_opt_steps"] == 100
+    drawn = ("opt_steps_total", "samples_drawn_total", "source_samples_drawn_total[actors]")
+    assert {key: found[key] for key in drawn} == dict.fromkeys(drawn, 0)
 
 
 def test_the_time_for_which_the_trainer_waits_for_a_processor_is_what_linux_counts(tmp_path: Path) -> None:
