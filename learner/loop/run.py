@@ -240,7 +240,8 @@ class Run(Opened):
             # 2. The parts. One opt step on made-up rows finds most of their mistakes before anything is written.
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
-            try_opt(config, self.parts, quick=True)
+            # A temporary directory may be too small, and is never cleared after a learner that was killed here.
+            try_opt(config, self.parts, directory.shared / ".trial.part", quick=True)
             log.info("products: %s", self.products)
             # 3. The files of policies and checkpoints, and the replay with the rows of earlier lives.
             saves = Saves(directory.require_in_place)

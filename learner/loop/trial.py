@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -48,6 +49,7 @@ from learner.replay.shared_buffer import BufferOver
 from learner.replay.value_rules import ValueRules
 from learner.replay.view import Plan, View
 from learner.replay.writer import ReplayWriter
+from learner.shared.durable import naming_write_errors
 
 log = logging.getLogger(__name__)
 BatchT = TypeVar("BatchT", Items, dict[str, torch.Tensor])
@@ -73,7 +75,7 @@ STATISTICS: Final = ".running_mean"
 """The end of the names of tensors in which batch norm layers gather statistics."""
 
 
-def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozenset[str]:
+def try_opt(config: RunConfig, parts: Parts, place: Path | None = None, *, quick: bool = False) -> frozenset[str]:
     """Build another agent, and let it take one opt step from made-up rows through the configured replay and view.
 
     Afterwards the agent and the rows are gone, and the global random generators are as they were before, but that of a
@@ -82,6 +84,8 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
     Args:
         config: of the run, checked already.
         parts: of the run.
+        place: where the rows are meanwhile, a directory for this call alone; what a killed start left there is removed.
+            None: a temporary directory.
         quick: for the start of training, not for a check. The agent does not learn from batches above ``QUICK_BYTES``.
             If its ``opt`` raises for another reason than the batch's columns, this is only logged: it may demand other
             values. But after a failed assertion a GPU computes nothing more in this process.
@@ -92,11 +96,12 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them; or there is no place
             for temporary files.
+        RunDirectoryError: the rows cannot be written.
         PluginError: ``opt`` failed for another reason; with ``quick``, the device computes nothing more. Or ``opt`` has
             replaced tensors of ``model_info``, or left a batch norm layer in eval mode.
         CrossborderError: the buffer or the agent cannot be built.
     """
-    with _keeping_generators(config.trainer.device), _making_directory() as directory:
+    with _keeping_generators(config.trainer.device), _making_directory(place) as directory:
         arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
         agent: Agent = config.agent.build(**arguments)
         agent.train()
@@ -335,12 +340,22 @@ def _keeping_generators(device: str) -> Iterator[None]:
 
 
 @contextmanager
-def _making_directory() -> Iterator[Path]:
-    """A directory for the length of this context.
+def _making_directory(place: Path | None = None) -> Iterator[Path]:
+    """A directory for the length of this context: at ``place``, or a temporary one.
 
     Raises:
-        ConfigError: there is no place for it.
+        ConfigError: there is no place for a temporary one.
+        RunDirectoryError: ``place`` cannot be written.
     """
+    if place is not None:
+        shutil.rmtree(place, ignore_errors=True)
+        with naming_write_errors(place.parent):
+            place.mkdir()
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        return
     try:
         directory = TemporaryDirectory(prefix="crossborder-")
     except OSError as error:

@@ -47,6 +47,7 @@ _SHARED: Final = (
     "limits.json",
     "score.json",
     "mirror",
+    "trial",
 )
 """Names in ``shared/``; a draft of one is called ``.NAME.part``."""
 

@@ -30,6 +30,7 @@ from learner.replay.view import Plan, Rows
 from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, ROOT, MakeConfig, counting_config
 from tests.devices import needs_gpu
+from tests.learner.test_poison import cartpole
 
 SEQUENCES = {"target": "learner.views.sequences:Sequences", "params": {"length": 4}}
 QUEUE = {"target": "learner.replay.queue:QueueReplay"}
@@ -423,3 +424,16 @@ def test_a_host_without_a_place_for_temporary_files_is_told_which_variable_names
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match="TMPDIR: expected a directory for temporary files that can be written"):
         try_callbacks(counting_config(tmp_path))
+
+
+def test_a_run_needs_no_temporary_files_and_removes_those_of_a_start_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    run_dir = train_in_turns(cartpole(tmp_path / "run", max_opts=2)).run_dir
+    left = run_dir / "shared" / ".trial.part"
+    assert not left.exists()
+    (left / "0").mkdir(parents=True)
+    (left / "0" / "cursors").write_bytes(b"of a learner that was killed")
+    train_in_turns(cartpole(run_dir, max_opts=4), resume=True)
+    assert not left.exists()
