@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, SupportsFloat
 import numpy as np
 
 from common.domain import Domain
-from common.errors import ConfigError, PluginError, SchemaMismatchError
+from common.errors import ConfigError, PluginError, SchemaMismatchError, show
 
 _NDARRAY = np.ndarray  # A global name is found faster than an attribute, and this one is used for each column.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,8 +59,8 @@ def require_record(record: object, where: str, taken: Container[str]) -> None:
             raise PluginError(f"{where}: expected a name that the learner does not use itself as key, found {key!r}")
         try:
             float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise PluginError(f"{where}: {key}: expected a number, found {value!r}") from error
+        except (OverflowError, TypeError, ValueError, RuntimeError) as error:
+            raise PluginError(f"{where}: {key}: expected a number, found {show(value)}") from error
 
 
 def to_json(values: object, where: str) -> str:

@@ -174,6 +174,11 @@ def describe_error(error: BaseException) -> str:
         return f"{type(error).__name__} (its message is missing: __str__ has raised {type(other).__name__})"
 
 
+def show(value: object) -> str:
+    """A value in a message: in one line, which an array's ``repr`` is not, and of 80 characters at most."""
+    return " ".join(f"{value!r:.80}".split())
+
+
 @contextmanager
 def naming_failed_part(what: str) -> Iterator[None]:
     """A context that calls a part, which may raise anything.

@@ -121,6 +121,9 @@ class ReplayBuffer(Protocol):
         The view decides which columns there are, and which of them have an axis of time after the first. A prioritised
         buffer adds ``index`` (int64), which names each draw in ``update_priority``, and ``weight`` (float32, above 0
         and at most 1), by which the agent multiplies the loss of each draw.
+
+        Raises:
+            PluginError: ``size`` is no whole number of at least 1.
         """
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors

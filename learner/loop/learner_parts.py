@@ -14,7 +14,7 @@ from common.config.run_config import RunConfig
 from common.config.server_config import MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.config.trainer_config import ComputingPrecision
 from common.data import ENVELOPE_BYTES, INTERVENED, Schema, to_json
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, show
 from common.hints import nearest
 from common.interfaces import Agent, TrainingState
 from common.parts import Parts, build_parts
@@ -65,7 +65,7 @@ def check_tensors(agent: Agent) -> None:
     for method, found in given.items():
         for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
             if not (isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided):
-                raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {found!r:.80}")
+                raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {show(found)}")
 
 
 def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:

@@ -15,7 +15,7 @@ from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
 from learner.replay.mixed_replay import MixedReplay
 from learner.replay.reader import Draws, Gatherer, MakeDraws, ReplayReader
-from learner.replay.shared_buffer import BufferOver, SharedReplay
+from learner.replay.shared_buffer import BufferOver, SharedReplay, read_size
 from learner.replay.view import Plan
 
 
@@ -98,7 +98,7 @@ class ResidentReplay(BufferOver):
 
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
         if not isinstance(self._replay, MixedReplay):
-            return self._draw(0, size)
+            return self._draw(0, read_size(size))
         return self._replay.join(size, self._draw, torch.cat, lambda column: torch.from_numpy(column).to(self._device))
 
     def _draw(self, i: int, size: int) -> dict[str, torch.Tensor]:

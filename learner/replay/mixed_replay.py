@@ -12,7 +12,7 @@ from common.data import Array, Items, Snapshot
 from common.errors import CheckpointError, PluginError
 from common.interfaces import ReplayBuffer
 from learner.replay.reader import ColumnT, NothingToDrawError
-from learner.replay.shared_buffer import SharedReplay
+from learner.replay.shared_buffer import SharedReplay, read_size
 
 SOURCE: Final = "source"
 """The column of a batch that says where each draw comes from, ``[n]`` uint8; 0: from the actors."""
@@ -133,7 +133,7 @@ class MixedReplay(ReplayBuffer):
             concatenate: puts columns one after another.
             place: makes such a column of an array.
         """
-        counts, batches = self._draw_each(size, draw)
+        counts, batches = self._draw_each(read_size(size), draw)
         if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
             raise PluginError(f"replay.sources: expected the columns {sorted(batches[0])}, found {different[0]}")
         batch = {name: concatenate([each[name] for each in batches]) for name in batches[0]}

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Snapshot
-from common.errors import CheckpointError
+from common.errors import CheckpointError, PluginError
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError, ReplayReader
@@ -42,6 +42,18 @@ class BufferOver(ReplayBuffer):
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         self._buffer.update_priority(index, td_error)
+
+
+def read_size(size: object) -> int:
+    """The number of draws that an agent asks for.
+
+    Raises:
+        PluginError: it is no whole number of at least 1.
+    """
+    number = int(size) if isinstance(size, int | np.integer) and not isinstance(size, bool) else 0
+    if number < 1:
+        raise PluginError(f"buffer.batch: expected a whole number of draws, 1 or more, found {size!r:.80}")
+    return number
 
 
 class SharedReplay(ReplayBuffer, abc.ABC):
@@ -86,7 +98,7 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         return self._memory.drawable
 
     def batch(self, size: int) -> Items:
-        return self.take_batch(size, self._reader)
+        return self.take_batch(read_size(size), self._reader)
 
     def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:
         """Draw as ``batch`` does, into columns of the kind that ``rows`` gathers.

@@ -75,6 +75,8 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
         ([1.0], "expected a dict of names and numbers, found list"),
         ({"loss": "small"}, "loss: expected a number, found 'small'"),
         ({"loss": torch.zeros(3)}, "loss: expected a number, found tensor"),
+        ({"loss": np.zeros((2, 3))}, r"loss: expected a number, found array\(\[\[0., 0., 0.\], \[0., 0., 0.\]\]\)$"),
+        ({"loss": 10**400}, "loss: expected a number, found 10{79}$"),
         ({1: 2.0}, "as key, found 1$"),
         ({"": 2.0}, "as key, found ''$"),
         ({"loss": 0.5, "opt_steps": 7}, "as key, found 'opt_steps'$"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Column, Schema, Snapshot
+from common.errors import PluginError
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
@@ -45,6 +49,20 @@ def test_excluded_items_are_never_drawn(tmp_path: Path, kind: int) -> None:
     replay = replays(memory)[kind]
     assert drawn(replay) == {1, 2, 5, 6, 7, 9}
     assert set(replay.make_draws(200).index.tolist()) == {1, 2, 5, 6, 7, 9}
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, None, "8"], ids=repr)
+def test_a_number_of_draws_that_is_none_is_named(tmp_path: Path, size: Any) -> None:
+    memory = filled(tmp_path)
+    for replay in (*replays(memory), MixedReplay(replays(memory)[0], {}, 0)):
+        with pytest.raises(PluginError, match=rf"buffer\.batch: expected a whole number of draws, .* found {size!r}"):
+            replay.batch(size)
+
+
+def test_a_number_of_draws_may_be_numpys_and_the_state_can_be_saved(tmp_path: Path) -> None:
+    for replay in replays(filled(tmp_path)):
+        assert len(replay.batch(np.int64(5))["n"]) == 5  # type: ignore[arg-type]
+        json.dumps(replay.state().values)
 
 
 @pytest.mark.parametrize("kind", range(3))
