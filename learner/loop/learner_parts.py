@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
@@ -25,6 +27,8 @@ MOVED: Final = (
     "and storage; change them in place (copy_, add_)"
 )
 """Said of an agent whose tensors are not where they were: actors would act with the former ones for ever."""
+LOOK_SECONDS: Final = 1.0
+"""The time between two looks at an agent's tensors."""
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -77,6 +81,27 @@ def find_moved(places: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
     """The first tensor that is not where it was (``places_of``), or was not there; None if all are there."""
     found = places_of(tensors)
     return next((name for name in sorted({*places, *found}) if places.get(name) != found.get(name)), None)
+
+
+class LiveTensors:
+    """Looks now and then whether an agent still has the tensors of its ``model_info``, whose values are published."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent, self._name, self._tensors = agent, name, agent.model_info()
+        self._places = places_of(self._tensors)
+        self._due = -math.inf
+
+    def require(self, *, now: bool = False) -> None:
+        """Look, if the last look is ``LOOK_SECONDS`` ago or ``now`` is True: a look takes 0.1 ms.
+
+        Raises:
+            PluginError: the agent has other tensors.
+        """
+        if not now and time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + LOOK_SECONDS
+        if (moved := find_moved(self._places, self._agent.model_info())) is not None:
+            raise PluginError(f"agent: {self._name}: '{moved}': {MOVED}")
 
 
 def message_bytes(config: RunConfig, schema: Schema) -> int:

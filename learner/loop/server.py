@@ -39,7 +39,7 @@ from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner
-from learner.loop.learner_parts import message_bytes
+from learner.loop.learner_parts import LiveTensors, message_bytes
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
@@ -192,8 +192,13 @@ class LearnerServer(Opened):
         self.control.start(run.dir.identity.incarnation, self.buffer.sampled)
         self.ratio = LiveRatio(self.control, run.limiter())
         self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
+        self._live = LiveTensors(run.parts.agent, run.config.agent.target)
         self.publisher = _make_publisher(run, "models", lambda: self.control.acting_incarnation)
         run.models = self.publisher.slots
+
+    def _publish(self, opt_steps: int, /, *, wait: bool = False) -> None:
+        self._live.require(now=wait)
+        self.publisher.publish(opt_steps, wait=wait)
 
     def _make_ranks(self, group: Group | None, beginning: Beginning | None) -> Together | None:
         if group is None or beginning is None:
@@ -205,7 +210,7 @@ class LearnerServer(Opened):
             self.run,
             earlier,
             stack,
-            publish=self.publisher.publish,
+            publish=self._publish,
             scoring=self._make_actor_scoring(stack),
             episodes=self.control.episode_record,
             show_life=self.control.show_life if self.ranks is None else self.ranks.show_life,

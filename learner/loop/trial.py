@@ -39,7 +39,7 @@ from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
-from learner.loop.learner_parts import MOVED, check_tensors, computing_in, find_moved, places_of
+from learner.loop.learner_parts import LiveTensors, check_tensors, computing_in
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.loop.run_records import Callbacks, facts_of
 from learner.replay.memory import ReplayMemory
@@ -134,8 +134,7 @@ class _Trial:
         """
         trainer = self._config.trainer
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
-        before, live = _copy_tensors(self._agent), self._agent.model_info()
-        places = places_of(live)
+        before, live = _copy_tensors(self._agent), LiveTensors(self._agent, self._config.agent.target)
         try:
             self._require_view(self._reader)
             with computing_in(trainer.precision, trainer.device):
@@ -154,8 +153,7 @@ class _Trial:
         if record is not None:
             _require_statistics(before, _copy_tensors(self._agent))
             check_tensors(self._agent)
-            if (moved := find_moved(places, self._agent.model_info())) is not None:
-                raise PluginError(f"agent: {self._config.agent.target}: '{moved}': {MOVED}")
+            live.require()
             self.keys = frozenset(record)
             if "index" in buffer.columns and not buffer.has_td_errors:
                 log.warning(

@@ -25,7 +25,8 @@ from common.errors import ConfigError, FaultError, PluginError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
-from learner.loop.learner_parts import build_learner_parts, computing_in, message_bytes
+from learner.loop.learner_parts import LOOK_SECONDS, LiveTensors, build_learner_parts, computing_in, message_bytes
+from learner.loop.server import LearnerServer
 from tests.conftest import MakeConfig
 from tests.devices import needs_two_gpus
 from tests.parts import CheckingAgent
@@ -235,3 +236,30 @@ def test_a_message_has_room_for_a_batch_unless_it_would_be_too_large(
     problem = f"push.n_buffer: 20 rows of {row_bytes} bytes take messages of up to {found} bytes"
     with pytest.raises(ConfigError, match=rf"^{problem}, expected at most {MOST_MESSAGE_BYTES}$"):
         message_bytes(config, schema)
+
+
+def test_an_agent_that_replaces_its_tensors_after_a_while_ends_the_run_and_not_only_its_models(
+    host: LearnerServer,
+) -> None:
+    """The trial opt step of the start has not seen it; actors would act with the former tensors for ever."""
+    host.learner.publish(1, wait=True)
+    agent: Any = host.run.parts.agent
+    former, agent._steps = agent._steps, agent._steps.clone()
+    with pytest.raises(PluginError, match=r"CheckingAgent: 'steps': model_info\(\) gave other tensors after opt"):
+        host.learner.publish(2, wait=True)
+    agent._steps = former
+    host.learner.publish(3, wait=True)
+    assert host.publisher.slots.header.published == 3  # One of them is of the start.
+
+
+def test_a_look_at_the_tensors_is_taken_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    agent = CheckingAgent(EnvSpec(OBS, KINDS[0][1]), seed=0, epsilon=0.0, device="cpu")
+    live = LiveTensors(agent, "ours")
+    live.require()
+    agent._steps = torch.zeros(1)
+    live.require()
+    now += LOOK_SECONDS
+    with pytest.raises(PluginError, match="agent: ours: '"):
+        live.require()
