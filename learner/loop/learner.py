@@ -304,7 +304,7 @@ class Learner:
         self.evaluations.add(scored.seconds)
         self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps
-        is_best = score > self.best_score  # The score must be strictly higher; NaN never is.
+        is_best = math.isfinite(score) and score > self.best_score
         if is_best:
             self.best_score = score
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
@@ -314,7 +314,9 @@ class Learner:
                 self._has_best = True
         if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:
             self.outcome = Outcome.TARGET  # TARGET also replaces MAX_OPTS: the last score may come after it.
-        return {key: float(value) for key, value in scored.evaluation.record.items()}
+        record = {key: float(value) for key, value in scored.evaluation.record.items()}
+        # The records end a run that has diverged; an evaluator of a user's own need not record its score.
+        return record if math.isfinite(score) else {**record, "eval_score": score}
 
     def _look_for_best(self) -> None:
         """Begin the best score anew if a person has taken ``best/`` away, since its score was wrong."""

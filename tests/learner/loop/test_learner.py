@@ -376,6 +376,20 @@ def test_a_score_that_is_no_number_ends_training_and_is_recorded_but_neither_pub
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_score_that_an_evaluator_does_not_record_ends_training_too_and_is_never_the_best(
+    score: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diary = Diary()
+    monkeypatch.setattr(diary, "evaluate", lambda _: Evaluation(score, {"eval_games": 3.0}))
+    learner = make(diary, tmp_path, eval_interval=1)
+    learner.start()
+    with pytest.raises(DivergedError, match=f"opt step 1: expected finite values, found eval_score {score}"):
+        learner.step()
+    assert learner.best_score == -math.inf
+    assert not (tmp_path / "best").exists()
+
+
 def test_a_loss_that_is_no_number_ends_training_with_the_next_record(tmp_path: Path) -> None:
     diary = Diary()
     learner = make(diary, tmp_path, record_interval=3)
