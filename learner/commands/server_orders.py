@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.errors import CheckpointError, ConfigError, CrossborderError
+from common.errors import CheckpointError, ConfigError, CrossborderError, LearnerUnreachableError
 from common.process.clocks import Deadline
 from common.process.command import Parser, as_path, at_least, command_of, positive, service_of
 from common.process.signals import StopSignals
@@ -152,13 +152,27 @@ def _drain(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def _wait_until_gone(
     clients: Sequence[AdminClient], actors: Selection, seconds: float, stopped: threading.Event
 ) -> list[ActorView]:
-    """Wait until the actors have left, the time is over, or the command is stopped; return those that have not left."""
+    """Wait until the actors have left, the time is over, or the command is stopped; return those that have not left.
+
+    The learner keeps the order, so it may be away meanwhile, as while its ingest is started again.
+
+    Raises:
+        LearnerUnreachableError: the time is over, and the learner does not answer.
+    """
     deadline = Deadline(seconds)
     while True:
-        known = [actor for client in clients for actor in client.fetch_status().actors]
-        present = [actor for actor in known if actor.state in PRESENT]
-        left = [actor for actor in present if actors.covers(actor.actor_id, actor.host)]
-        if not left or deadline.passed() or stopped.wait(min(LOOK_SECONDS, deadline.remaining())):
+        left, away = list[ActorView](), None
+        try:
+            for client in clients:
+                present = (actor for actor in client.fetch_status().actors if actor.state in PRESENT)
+                left += [actor for actor in present if actors.covers(actor.actor_id, actor.host)]
+        except LearnerUnreachableError as error:
+            away = error
+        if not left and away is None:
+            return left
+        if deadline.passed() or stopped.wait(min(LOOK_SECONDS, deadline.remaining())):
+            if away is not None and not stopped.is_set():
+                raise away
             return left
 
 

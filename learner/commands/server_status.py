@@ -9,9 +9,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
+from common.errors import LearnerUnreachableError
 from common.process.command import Parser, at_least, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answer_json, answers
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from learner.commands.admin_client import AdminClient
 
 NAME = "learner-server status"
-HEAD_ROWS: Final = 6
-"""Lines of a terminal that show no actors: the headline, the headings, the cursor's line."""
+HEAD_ROWS: Final = 7
+"""Lines of a terminal that show no actors: the headline, the headings, an error, the cursor's line."""
 PIPE_WIDTH: Final = 200
 """The width of the table in characters if the output is no terminal, such as a pipe."""
 RATE_SECONDS: Final = 10.0
@@ -94,14 +96,23 @@ def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def _show_live(
     client: AdminClient, fleet: FleetTable, shown: ShownActors, interval: float, stopped: threading.Event
 ) -> None:
-    console, views = Console(file=answers()), deque([fleet.now])
+    """Show the table until a signal. While the learner does not answer, the table says so and stays."""
+    console, views, away = Console(file=answers()), deque([fleet.now]), ""
     with Live(console=console, auto_refresh=False) as live:
         while True:
             room = shown.rows or max(1, console.height - HEAD_ROWS)
-            live.update(fleet.table(replace(shown, rows=room)), refresh=True)
+            table = fleet.table(replace(shown, rows=room))
+            live.update(Group(table, Text(away, "red", overflow="ellipsis", no_wrap=True)), refresh=True)
             if stopped.wait(interval):
                 return
-            now = client.fetch_status()
+            try:
+                now = client.fetch_status()
+            except LearnerUnreachableError as error:
+                away = f"away: {error}"
+                continue
+            if away:  # Its counters may have gone back to a checkpoint, so rates begin anew.
+                views.clear()
+                away = ""
             while len(views) > 1 and views[1].at <= now.at - RATE_SECONDS:
                 views.popleft()
             views.append(now)

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError, ConfigError, LearnerUnreachableError, RefusedError
 from common.settings import validate
+from learner.commands import server_orders
+from learner.commands.admin_client import AdminClient
+from learner.commands.fleet_table import FleetView
 from learner.commands.learner_server import main
-from learner.commands.server_orders import cordon_parser, count_actors, open_admin_clients, selection_of
+from learner.commands.server_orders import (
+    _wait_until_gone,
+    cordon_parser,
+    count_actors,
+    open_admin_clients,
+    selection_of,
+)
 from learner.ingest.cordons import Selection
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import read_best
-from tests.conftest import Command, MakeConfig, wait_for
+from tests.conftest import PATIENCE, Command, MakeConfig, wait_for
 from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
+from tests.learner.commands.test_fleet_table import actor, look
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.loop.test_in_turns import cartpole
 
 HOST = socket.gethostname()
+ALL = Selection(everybody=True)
 
 
 def test_the_actors_of_a_drained_host_leave_for_good_and_others_come_back_after_uncordon(
@@ -65,6 +78,32 @@ def test_actors_that_do_not_leave_in_time_are_named(
         assert main(["drain", "--learner", server.ingest.address, "--all", "--timeout", "0.1"]) == 1
         assert "1 of 1 actor have not left in time, and are to leave: 0 (here, online)" in capsys.readouterr().err
         talk.cancel()
+
+
+class Learner:
+    """Answers for its status with these views, one after another, and the last one again and again; None: not."""
+
+    def __init__(self, *views: FleetView | None) -> None:
+        self._views = [*views]
+
+    def fetch_status(self) -> FleetView:
+        view = self._views.pop(0) if len(self._views) > 1 else self._views[0]
+        if view is None:
+            raise LearnerUnreachableError("here:1: nobody listens")
+        return view
+
+
+def wait_until_gone(*views: FleetView | None, seconds: float = PATIENCE) -> list[int]:
+    found = _wait_until_gone([cast("AdminClient", Learner(*views))], ALL, seconds, threading.Event())
+    return [actor.actor_id for actor in found]
+
+
+def test_a_drain_goes_on_while_the_learner_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_orders, "LOOK_SECONDS", 0.01)
+    assert wait_until_gone(None, look(1.0, actor(3)), None, None, look(2.0)) == []
+    assert wait_until_gone(None, look(1.0, actor(3)), seconds=0.1) == [3]
+    with pytest.raises(LearnerUnreachableError, match="nobody listens"):
+        wait_until_gone(look(1.0, actor(3)), None, seconds=0.1)
 
 
 PARSER = cordon_parser()

@@ -13,7 +13,7 @@ import pytest
 
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, python_of, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, kill, python_of, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 
 Start = Callable[..., Command]
@@ -113,9 +113,12 @@ def test_a_terminal_shows_it_live_until_ctrl_c(watched: LearnerServer) -> None:
         wait_for(lambda: shows(b"no actors"), "an empty table")
         talk = busy(watched)
         wait_for(lambda: shows(b"online"), "the actor")
+        kill(watched.ingest.pid)
+        wait_for(lambda: shows(b"away: "), "the learner does not answer")
+        wait_for(lambda: shows(b"actors: ") and b"away: " not in seen[-2000:], "it answers again")
         status.send_signal(signal.SIGINT)
         assert status.wait(PATIENCE) == 130
-        talk.end()
+        talk.cancel()
     finally:
         status.kill()
         status.wait()
