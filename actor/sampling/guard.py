@@ -70,12 +70,9 @@ class Guard:
             NotReplacedError: the worker has to end.
             Exception: ``error``, if environments raised more often than they may, or that of the new environment.
         """
-
-        def close() -> None:
-            self._stop_safely(env)
-            close_env(env)
-
-        return self.rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error, close)
+        self._stop_safely(env)
+        found = EnvExitError(error) if isinstance(error, SystemExit) else error
+        return self.rebuild(found, partial(close_env, env))
 
     def rebuild(self, error: Exception, close: Callable[[], object]) -> AnyEnv:
         """Close what raised ``error``, and build anew. The learner hears of ``error``, and why nothing could be built.

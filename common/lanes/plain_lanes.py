@@ -279,8 +279,10 @@ class PlainLanes(Lanes):
     def _lose(self, j: int, error: Exception | SystemExit) -> None:
         """Lane j loses its episode, and begins another one in a new environment."""
         self._require_interface("step", error)
-        self._replace(j, error)
-        self._end_call()
+        try:
+            self._replace(j, error)
+        finally:  # Whoever hands over the last rows is not busy in an environment.
+            self._end_call()
         self._is_usual = False
         if self._round.taken is None:
             self._round.taken = np.ones(self.n, bool)

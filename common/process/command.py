@@ -179,8 +179,6 @@ def as_output(text: str) -> Path:
             why = "it is a device or a pipe"
     except OSError as error:
         why = error.strerror
-    except RuntimeError:  # So ``resolve`` says it.
-        why = "its symbolic links form a circle"
     if why is not None:
         raise argparse.ArgumentTypeError(f"{given}: cannot be written: {why}")
     return path if given.is_symlink() else given
@@ -246,11 +244,12 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
         if signals.received is None:
             return tell_exit(error)
         sys.stderr.write(f"{command}: interrupted\n")
-    except Exception:
+    except (EOFError, ConnectionError):
         if signals.received is None:
             raise
-        # For example, a signal to all processes of a job has ended those of an environment too.
-        log.warning("this came while the command ended at a signal", exc_info=True)
+        # A signal to all processes of a job has ended those of an environment, say. Other errors keep their exit code:
+        # that of a signal promises an orderly end.
+        log.error("this came while the command ended at a signal", exc_info=True)
     finally:
         signals.ignore()
     return signals.exit_code

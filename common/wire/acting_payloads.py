@@ -75,8 +75,8 @@ class Description:
         """
         n = sum(counts)
         with naming_failed_part("the policy's actions do not fit the action space"):
-            found = {name: np.asarray(leaf) for name, leaf in to_columns("action", actions).items()}
-            columns = _columns_of("action", self._action, actions, n)
+            given = to_columns("action", actions)
+            found = {column.name: np.asarray(given[column.name]) for column in self._action.columns}
         for column in self._action.columns:
             array, shape = found[column.name], (n, *column.shape)
             if array.shape != shape or not np.can_cast(array.dtype, column.numpy_dtype, "same_kind"):
@@ -84,6 +84,9 @@ class Description:
                     f"the policy: expected actions for {n} lanes, {column.numpy_dtype} {list(shape)}, found "
                     f"{array.dtype} {list(array.shape)} in {column.name}"
                 )
+        columns = {
+            column.name: found[column.name].astype(column.numpy_dtype, copy=False) for column in self._action.columns
+        }
         for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(

@@ -67,10 +67,20 @@ class _WholeLines(JournalFileOpenLock):
 
 def _open_journal(directory: SweepDirectory) -> BaseStorage:
     path = directory.path / "study.journal"
-    try:
-        return JournalStorage(JournalFileBackend(str(path), _WholeLines(path)))
-    except json.JSONDecodeError as error:
-        raise RunDirectoryError(f"{path}: expected a record in JSON on each line, found {error.doc!r:.80}") from error
+    _require_records(path)
+    return JournalStorage(JournalFileBackend(str(path), _WholeLines(path)))
+
+
+def _require_records(path: Path) -> None:
+    """Check each whole line of the file, if there is one: Optuna would raise as many kinds of errors as there are."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            is_record = not line.endswith(b"\n") or "op_code" in json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            is_record = False
+        if not is_record:
+            raise RunDirectoryError(f"{path}, line {number}: expected a record in JSON, found {line!r:.80}")
 
 
 def _open_database(url: str) -> BaseStorage:

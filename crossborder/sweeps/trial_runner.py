@@ -122,9 +122,9 @@ class TrialRunner:
         words = f"{run.log} ends:\n{run.last_lines()}"
         if (run.path / "run.json").exists():
             raise RunDirectoryError(f"{words}\nthe same command goes on with this run")
-        if claimed.trial.user_attrs.get(_UNBEGUN):
+        if claimed.trial.user_attrs.get(_UNBEGUN) == run.seed:
             raise _NoScoreError(TrialState.FAIL, f"failed: it could not begin for the second time, {words}")
-        claimed.trial.set_user_attr(_UNBEGUN, value=True)
+        claimed.trial.set_user_attr(_UNBEGUN, run.seed)
         raise RunDirectoryError(f"{words}\nthe same command tries this run once more, and then leaves its trial out")
 
     def _go_on(self, claimed: Claimed, run: _Run, reported: set[int]) -> int:

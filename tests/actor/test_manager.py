@@ -41,9 +41,11 @@ def test_no_worker_is_started_again_once_none_is_wanted(host: LearnerServer) -> 
     manager = ActorManager(host.ingest.address, 2, failures.append, Trust())
     try:
         wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
+        pids = manager.pids
         manager.stop_restarting()
-        for pid in manager.pids:
+        for pid in pids:
             os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not any(map(is_alive, pids)), "both have ended")
         manager.wait()
         assert (manager.restarts, failures) == (0, [])
     finally:

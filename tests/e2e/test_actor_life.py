@@ -106,3 +106,16 @@ def assert_for_machines(actor: Command, run_id: str, address: str, actor_ids: li
         assert any(said.startswith(f"joined run {run_id} again as actor {actor_id} after ") for said in own)
     of_actors = [entry for entry in entries if "pusher" in entry["logger"] or "fetcher" in entry["logger"]]
     assert {entry["run_id"] for entry in of_actors} == {run_id}
+
+
+def test_a_learner_that_was_told_to_stop_starts_no_local_actor_again(make_config: MakeConfig) -> None:
+    """A signal to all processes of a job ends its actors too, and may reach them first."""
+    with train_in_thread(make_config(**CALM), 1) as (server, results):
+        actors = server.local_actors
+        assert actors is not None
+        wait_for(lambda: server.control.actors_online == 1, "the actor")
+        (pid,) = actors.pids
+        server.request_stop()
+        kill(pid)
+    assert len(results) == 1
+    assert actors.restarts == 0

@@ -333,3 +333,25 @@ def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> N
     )
     guard.replace(env, ValueError("it broke"))
     assert (order, env.closed) == ([False], True)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("the arm is gone"), ValueError("it broke")], ids=repr)
+def test_a_robot_is_stopped_before_anything_is_waited_for(error: Exception) -> None:
+    order = list[str]()
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            order.append("wait")
+            return True
+
+    guard = Guard(
+        FragileEnv,
+        RestartPolicy(1),
+        ActorCounters(),
+        Busy(),
+        stopped=Waits(),
+        stop_safely=lambda _: order.append("stop"),
+    )
+    with pytest.raises(NotReplacedError):
+        guard.replace(FragileEnv(), error)
+    assert order == ["stop", "wait"]

@@ -222,6 +222,18 @@ def test_an_exception_that_comes_while_a_command_ends_at_a_signal_is_logged(capl
     assert "ConnectionResetError: a process has ended" in caplog.text
 
 
+def test_another_exception_keeps_its_exit_code_after_a_signal() -> None:
+    """The exit code of a signal says that ``final/`` was saved."""
+
+    def fail(signals: StopSignals) -> None:
+        signals.on_stop = lambda: None
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_until_signal("brew", "text", fail)
+
+
 def test_an_exception_without_a_signal_is_raised() -> None:
     def fail(_: StopSignals) -> None:
         raise ConnectionResetError("a process has ended")

@@ -162,12 +162,16 @@ def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
     assert [trial.value for trial in study.finished()] == [0.0, 1.0]
 
 
-def test_a_damaged_line_is_told_with_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"@@@", b"\xff\xfe", b"{}", b"7", b"[" * 100_000])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_damaged_line_is_told_with_its_number(tmp_path: Path, damage: bytes, is_last: bool) -> None:
     open_study(tmp_path)
     journal = tmp_path / "sweep" / "study.journal"
-    first, *others = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join([first, "@@@\n", *others]))
-    with pytest.raises(RunDirectoryError, match=r"study.journal: expected a record in JSON on each line, found '@@@"):
+    first, *others = journal.read_bytes().splitlines(keepends=True)
+    lines = [first, *others, damage + b"\n"] if is_last else [first, damage + b"\n", *others]
+    journal.write_bytes(b"".join(lines))
+    number = len(lines) if is_last else 2
+    with pytest.raises(RunDirectoryError, match=f"study.journal, line {number}: expected a record in JSON"):
         open_study(tmp_path)
 
 

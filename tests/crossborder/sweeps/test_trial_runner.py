@@ -136,6 +136,18 @@ def test_a_run_whose_directory_cannot_be_written_ends_the_sweep_and_not_the_tria
     assert [trial.number for trial in sweep.study.finished()] == [0]
 
 
+def test_runs_of_two_seeds_that_each_could_not_begin_once_fail_no_trial(tmp_path: Path) -> None:
+    """The disk was full twice; the score of the first run must not be lost."""
+    sweep = Sweep(tmp_path, seeds=[3, 4], space={WORTH: [1.0]})
+    for seed in (3, 4):
+        in_its_way = sweep.run_of(0, seed)
+        in_its_way.write_text("not a directory")
+        with pytest.raises(RunDirectoryError, match="tries this run once more"):
+            sweep.run()
+        in_its_way.unlink()
+    assert sweep.run() is TrialState.COMPLETE
+
+
 def test_a_run_that_cannot_begin_at_two_starts_fails_its_trial_and_the_next_one_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
