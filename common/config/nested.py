@@ -143,6 +143,8 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     except (yaml.YAMLError, ValueError) as error:
         # A YAMLError has lines with a picture of the text.
         why = f" ({error})" if isinstance(error, ValueError) else ""
+        if text.startswith("[") and text.partition("]")[2].startswith(":"):  # An address of IPv6.
+            why = f"; quote a text that begins so: --set \"{path}='{text}'\""
         raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'{why}") from error
     put(values, path, value)
 

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -262,22 +263,25 @@ def _contents(directory: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def _write(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write all these files or, on a full disk, none of them: half an authority could be neither used nor renewed.
+
+    Each is written to another name and renamed: a running learner may read a file at any time and must find it whole.
+    """
+    parts = {name: directory / f".{name}.part" for name in contents}
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return [_write_private(directory / name, content) for name, content in contents.items()]
+        for name, content in contents.items():
+            _write_private(parts[name], content)
+        return [part.rename(directory / name) for name, part in parts.items()]
     except OSError as error:
         raise ConfigError(f"{directory}: cannot be written: {error.strerror}") from error
+    finally:
+        for part in parts.values():  # It may have a part of a private key.
+            with suppress(OSError):
+                part.unlink()
 
 
-def _write_private(path: Path, content: bytes) -> Path:
-    """Write to another name and rename: a running learner may read the file at any time and must find it whole."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        return part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)  # It may have a part of a private key.
-        raise
+def _write_private(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

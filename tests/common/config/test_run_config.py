@@ -374,6 +374,7 @@ def test_the_last_override_of_a_key_wins_and_its_neighbours_stay(write: Write) -
         ("replay.capacity", r"^--set: expected KEY\.KEY=VALUE, found 'replay\.capacity'$"),
         ("=3", r"^--set: expected KEY\.KEY=VALUE, found '=3'$"),
         ("name.first=3", r"^name\.first: 'name' is a value, not a section$"),
+        ("metrics.listen=[::1]:0", r"found '\[::1\]:0'; quote a text .*: --set \"metrics\.listen='\[::1\]:0'\"$"),
         ("replay.capacity=[1", r"^--set replay\.capacity: expected a YAML value, found '\[1'$"),
         ("name=2024-13-01", r"^--set name: expected a YAML value, found '2024-13-01' \(month must be in 1"),
         ("replay.capcity=1", r"^replay\.capcity: unknown key \(did you mean 'capacity'\?\)$"),

@@ -89,6 +89,17 @@ def test_a_host_or_a_time_that_no_certificate_takes_is_refused(tmp_path: Path, h
         make_files(tmp_path, [host], days, renew=False)
 
 
+def test_either_all_files_of_an_authority_are_written_or_none(tmp_path: Path) -> None:
+    """With half of them, neither a first call nor --renew would work."""
+    in_the_way = tmp_path / "certs" / ".server.key.part"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="certs: cannot be written"):
+        make_files(tmp_path / "certs", ["localhost"], 1, renew=False)
+    assert list((tmp_path / "certs").iterdir()) == [in_the_way]
+    in_the_way.rmdir()
+    make_files(tmp_path / "certs", ["localhost"], 1, renew=False)
+
+
 def test_nothing_of_a_key_stays_on_a_full_disk(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
