@@ -21,7 +21,6 @@ it`` and ``large to it`` (ours with large batches) are the medians of the turns'
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -33,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,8 +66,10 @@ WAYS: Final[dict[str, dict[str, tuple[int | str, ...]]]] = {
     "pong": {"ray": (512, 4_096), "torchrl": (512, 4_096)},
 }
 """The ways in which each peer sends steps: steps in a batch, or a writer. Reverb's writers take single steps."""
-LARGEST: Final = {"cartpole": 10_000, "pong": 4_096}
-"""Steps of the largest batches."""
+LARGEST: Final = {
+    kind: max(way for way in chain.from_iterable(ways.values()) if isinstance(way, int)) for kind, ways in WAYS.items()
+}
+"""The steps of the peers' largest batches."""
 PEERS: Final = tuple(WAYS["cartpole"])
 TABLES: Final = {
     "cartpole": "CartPole step by step, acknowledged and stored",
@@ -183,7 +185,7 @@ def compare(measures: Measures, figures: Sequence[str], turns: int, *further: st
     for name, each in found.items():
         row: dict[str, object] = {"system": name}
         row |= {key: statistics.median(turn[key] for turn in each[1:]) for key in each[0]}
-        for (label, base), figure in itertools.product(bases.items(), figures):
+        for (label, base), figure in product(bases.items(), figures):
             turns_of_both = zip(each[1:], found[base][1:], strict=True)
             ratio = statistics.median(turn[figure] / own[figure] for turn, own in turns_of_both)
             row[f"{label} to it, {figure}"] = ratio if figure.endswith("ms") else 1 / ratio

@@ -36,7 +36,16 @@ RUN_KEYS: Final = frozenset(
 )
 """Keys that the learner itself adds to records: no part may use them."""
 EVAL_KEYS: Final = frozenset(
-    {"eval_reward", "eval_reward_std", "eval_reward_min", "eval_reward_max", "eval_wins", "eval_draws", "eval_losses"}
+    {
+        "eval_reward",
+        "eval_reward_std",
+        "eval_reward_min",
+        "eval_reward_max",
+        "eval_score",
+        "eval_wins",
+        "eval_draws",
+        "eval_losses",
+    }
 )
 """Keys of evaluations: an agent may not use them."""
 

@@ -294,12 +294,15 @@ class ScriptedEnv:
         if wanted:
             chosen |= yield wanted
             self._new -= wanted.keys()
-        before = self._here
         found = self._step({each: chosen[each] for each in acting})
-        self._seen = found[0]
-        for agent in before:
-            reward, is_end, is_cut = read_outcome(agent, found)
-            self._returns[agent] = self._returns.get(agent, 0.0) + reward
+        self._seen, rewards, ends, cuts, infos = found
+        # Those who have left may be paid on, with their team. What a learner lacks is named where its rows are made.
+        everybody = self._env.possible_agents
+        nothing, nobody = dict.fromkeys(everybody, 0.0), dict.fromkeys(everybody, False)
+        results = self._seen, {**nothing, **rewards}, {**nobody, **ends}, {**nobody, **cuts}, infos
+        for agent in everybody:
+            reward, is_end, is_cut = read_outcome(agent, results)
+            self._returns[agent] += reward
             if is_end or is_cut:
                 self._left.add(agent)
         self._left.intersection_update(self._env.agents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import resource
 import sys
 import traceback
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
@@ -172,9 +173,10 @@ def as_output(text: str) -> Path:
     given = as_path(text)
     try:
         path = given.resolve()
-        # The draft of the file has a longer name than the file, and the file system may take no such name.
-        NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
+        TemporaryFile(dir=path.parent).close()
         why = "it is a directory" if path.is_dir() else None
+        if len(os.fsencode(f".{path.name}.part")) > os.pathconf(path.parent, "PC_NAME_MAX"):
+            why = "its name is too long for the name of its draft"
         if path.exists() and not (path.is_file() or path.is_dir()):
             why = "it is a device or a pipe"
     except OSError as error:

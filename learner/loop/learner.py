@@ -256,8 +256,14 @@ class Learner:
 
     def _save_last(self) -> None:
         """Publish, flush and save for the last time; score the last policy, unless actors score it."""
-        self.publish(self.opt_steps, wait=True)
-        self.records.finish()
+        try:
+            self.publish(self.opt_steps, wait=True)
+        finally:  # Also if the agent's tensors cannot be published: its policy and its state can be saved.
+            self.records.finish()
+            self._keep_last()
+
+    def _keep_last(self) -> None:
+        """Save ``final/``, score it unless actors score, and take a last checkpoint."""
         try:
             self._save_as("final")
             if not self.scoring.needs_actors:

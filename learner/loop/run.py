@@ -20,6 +20,7 @@ from common.agents.torch_device import require_device
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
 from common.data import Array
+from common.errors import RunDirectoryError
 from common.process.child import keep_buffers
 from common.shared.mapped import holding_alone
 from common.shared.slots import ModelSlots
@@ -241,7 +242,10 @@ class Run(Opened):
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
             # A temporary directory may be too small, and is never cleared after a learner that was killed here.
-            try_opt(config, self.parts, directory.shared / ".trial.part", quick=True)
+            try:
+                try_opt(config, self.parts, directory.shared / ".trial.part", quick=True)
+            except RunDirectoryError as error:
+                log.warning("%s: this start tries no opt step on made-up rows", error)
             log.info("products: %s", self.products)
             # 3. The files of policies and checkpoints, and the replay with the rows of earlier lives.
             saves = Saves(directory.require_in_place)

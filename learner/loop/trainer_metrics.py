@@ -135,8 +135,17 @@ class TrainerCollector(Collector):
         memory, ratio = self._run.memory, self._ratio.samples_per_insert
         age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
         draws = {source: n - self._draws_before[source] for source, n in count_draws(self._run).items()}
-        yield counter("crossborder_samples_drawn_total", "Steps drawn from the replay.", sum(draws.values()))
-        yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", draws)
+        yield counter(
+            "crossborder_samples_drawn_total",
+            "Steps drawn from the replay since this process began.",
+            sum(draws.values()),
+        )
+        yield counters(
+            "crossborder_source_samples_drawn_total",
+            "Steps drawn from each source since this process began.",
+            "source",
+            draws,
+        )
         yield gauge("crossborder_replay_size_steps", "Steps that can be drawn.", memory.drawable)
         yield gauge("crossborder_replay_size_rows", "Rows that the replay holds.", len(memory))
         yield gauge("crossborder_replay_capacity_rows", "Rows that the replay can hold.", memory.capacity)

@@ -277,13 +277,17 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 @contextmanager
 def _torch_defaults() -> Iterator[None]:
     """A context that agents are built in: torch's own default dtype and device, whatever the program has set."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
+    with _DEFAULTS_LOCK:  # Of two threads, the second one to begin would take the first one's dtype for the program's.
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.device("cpu"):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+_DEFAULTS_LOCK: Final = threading.Lock()
 
 
 def load_parts(

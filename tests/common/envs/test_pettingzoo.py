@@ -333,7 +333,8 @@ def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dic
         play(lanes, 10)
 
 
-NOT_SEEN = {"d": ("leaves", "stranger", "nobody"), "a": ("leaves", "stranger", "nobody", "misfit", "an info of text")}
+OTHER_WORDS = ("leaves", "stranger", "nobody")
+NOT_SEEN = {"d": OTHER_WORDS, "a": (*OTHER_WORDS, "reward", "end", "misfit", "an info of text")}
 """By the agent whom a player plays, the faults that nobody sees there, or that have other words."""
 
 

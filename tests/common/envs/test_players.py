@@ -190,6 +190,27 @@ def test_a_script_that_gives_no_player_or_no_action_is_named(script: Any, messag
         act(parts, 20, seed=3)
 
 
+def test_rewards_of_those_who_have_left_count_for_the_result() -> None:
+    """A team may be paid when it wins, also those of it who are out."""
+
+    class Team(Duel):
+        def step(self, actions: dict[str, int]) -> Any:
+            found = super().step({"b": 0, **actions})
+            self.agents = [agent for agent in self.agents if agent == "a"]  # Agent b is out after its first step.
+            rewards = {"a": 0.0, "b": 5.0 if not self.agents else 0.0}
+            return found[0], rewards, {"a": not self.agents, "b": True}, found[3], found[4]
+
+    env = ScriptedEnv(Team(), None, {"b": [lambda spec, rng: lambda obs: 0]})
+    with pytest.raises(StopIteration):
+        next(env.begin(seed=0))
+    infos: Any = {}
+    while env.agents:
+        with pytest.raises(StopIteration) as end:
+            next(env.step({"a": 0}))
+        infos = end.value.value[4]
+    assert infos["a"]["result"] == -1
+
+
 def test_games_that_always_end_before_a_learner_acts_are_an_error() -> None:
     class Empty(Crowd):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:

@@ -261,14 +261,15 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
     parser.add_argument("--output", type=as_output)
     for place, why in (
         (tmp_path, "it is a directory"),
-        (tmp_path / ("x" * 250), "File name too long"),
+        (tmp_path / ("x" * 250), "its name is too long for the name of its draft"),
         (Path("/dev/null"), "it is a device or a pipe"),
         (tmp_path / "no" / "file", "No such file or directory"),
         (Path("/proc/file"), ""),
     ):
         error = refusal(parser, f"--leaves green --output {place}", capsys)
         assert f"argument --output: {place}: cannot be written: {why}" in error
-    assert parser.parse_args(["--leaves", "green", "--output", str(tmp_path / "tea")]).output == tmp_path / "tea"
+    for name in ("tea", "x" * 249):
+        assert parser.parse_args(["--leaves", "green", "--output", str(tmp_path / name)]).output == tmp_path / name
     assert list(tmp_path.iterdir()) == [], "nothing is left of the look"
 
 

@@ -376,6 +376,23 @@ def test_a_score_that_is_no_number_ends_training_and_is_recorded_but_neither_pub
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
+def test_a_policy_that_cannot_be_published_at_the_end_is_saved_all_the_same(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path)
+    learner.start()
+    learner.step()
+
+    def refuse(opt_steps: int, /, *, wait: bool = False) -> None:
+        raise PluginError("agent: it has other tensors")
+
+    learner.publish = refuse
+    learner.request_stop()
+    with pytest.raises(PluginError, match="it has other tensors"):
+        learner.finish(diary.announce_stop)
+    assert (tmp_path / "final").is_dir()
+    assert "flush" in diary.events
+
+
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
 def test_a_score_that_an_evaluator_does_not_record_ends_training_too_and_is_never_the_best(
     score: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from common.agents.machinery.optimizers import adam
 from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig, load_config
 from common.data import Array, Record, Schema
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, RunDirectoryError
 from common.interfaces import Callback, EnvSpec, ReplayBuffer, RunIdentity
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import build_learner_parts
@@ -424,6 +424,17 @@ def test_a_host_without_a_place_for_temporary_files_is_told_which_variable_names
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match="TMPDIR: expected a directory for temporary files that can be written"):
         try_callbacks(counting_config(tmp_path))
+
+
+def test_a_start_goes_on_without_a_trial_whose_rows_have_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RunDirectoryError("rows: cannot be made: No space left on device")
+
+    monkeypatch.setattr("learner.loop.run.try_opt", refuse)
+    assert train_in_turns(cartpole(tmp_path / "run", max_opts=2)).opt_steps == 2
+    assert "No space left on device: this start tries no opt step on made-up rows" in caplog.text
 
 
 def test_a_run_needs_no_temporary_files_and_removes_those_of_a_start_that_was_killed(
