@@ -287,7 +287,7 @@ def _torch_defaults() -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-_DEFAULTS_LOCK: Final = threading.Lock()
+_DEFAULTS_LOCK: Final = threading.RLock()  # An environment may load the policy of an opponent while it is built.
 
 
 def load_parts(

@@ -84,6 +84,25 @@ def test_a_policy_acts_the_same_in_a_program_with_other_defaults_of_torch(
     assert torch.get_default_dtype() == torch.float64
 
 
+class Opposed(Corridor):
+    """An environment that loads a saved policy while it is built, as one with an opponent does."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.opponent = load_policy(path)
+
+
+def test_an_environment_of_a_saved_policy_may_load_a_policy_itself(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
+    own = ActorConfig(
+        env=EnvConfig(target=f"{__name__}:Opposed", params={"path": str(tmp_path / "best")}),
+        agent=PluginConfig(target="examples.own_parts:TabularQ"),
+    )
+    agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
+    Checkpoints(tmp_path / "opposed", own, "run").save("best", agent, opt_steps=1)
+    assert load_policy(tmp_path / "opposed" / "best", allow=["any"]).opt_steps == 1
+
+
 def test_saving_again_replaces_the_whole_checkpoint_and_leaves_nothing_behind(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, CONFIG, "run")
     checkpoints.save("best", dqn(seed=1), opt_steps=1)
