@@ -251,7 +251,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
             raise
         # A signal to all processes of a job has ended those of an environment, say. Other errors keep their exit code:
         # that of a signal promises an orderly end.
-        log.error("this came while the command ended at a signal", exc_info=True)
+        log.exception("this came while the command ended at a signal")
     finally:
         signals.ignore()
     return signals.exit_code
