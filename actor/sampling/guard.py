@@ -70,9 +70,16 @@ class Guard:
             NotReplacedError: the worker has to end.
             Exception: ``error``, if environments raised more often than they may, or that of the new environment.
         """
-        self._stop_safely(env)
-        found = EnvExitError(error) if isinstance(error, SystemExit) else error
-        return self.rebuild(found, partial(close_env, env))
+        is_lost = _is_lost(error)
+        if is_lost:  # Before the wait for a signal.
+            self._stop_safely(env)
+
+        def close() -> None:
+            if not is_lost:
+                self._stop_safely(env)
+            close_env(env)
+
+        return self.rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error, close)
 
     def rebuild(self, error: Exception, close: Callable[[], object]) -> AnyEnv:
         """Close what raised ``error``, and build anew. The learner hears of ``error``, and why nothing could be built.
@@ -82,7 +89,7 @@ class Guard:
         """
         # A signal to all processes of a job ends those of a vector environment too, perhaps before this process has
         # heard of it. To build them again may take longer than the job has left.
-        if self._stopped.wait(SIGNAL_SECONDS if isinstance(error, EOFError | OSError) else 0):
+        if self._stopped.wait(SIGNAL_SECONDS if _is_lost(error) else 0):
             log.info("an environment raised (%s), and is not rebuilt, as its worker ends", first_line(error))
             raise NotReplacedError(first_line(error)) from error
         self._note(error)
@@ -100,6 +107,11 @@ class Guard:
 
     def _note(self, error: BaseException) -> None:
         self._counters.note_env_error("".join(traceback.format_exception(error)))
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether an environment has lost a connection, perhaps since its processes have ended."""
+    return isinstance(error, EOFError | OSError)
 
 
 def guard_envs(lanes: Lanes, config: EnvConfig, counters: ActorCounters, busy: Busy, stopped: threading.Event) -> None:

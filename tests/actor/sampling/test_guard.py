@@ -335,8 +335,7 @@ def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> N
     assert (order, env.closed) == ([False], True)
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError("the arm is gone"), ValueError("it broke")], ids=repr)
-def test_a_robot_is_stopped_before_anything_is_waited_for(error: Exception) -> None:
+def test_a_robot_is_stopped_before_anything_is_waited_for() -> None:
     order = list[str]()
 
     class Waits(threading.Event):
@@ -353,5 +352,5 @@ def test_a_robot_is_stopped_before_anything_is_waited_for(error: Exception) -> N
         stop_safely=lambda _: order.append("stop"),
     )
     with pytest.raises(NotReplacedError):
-        guard.replace(FragileEnv(), error)
+        guard.replace(FragileEnv(), ConnectionResetError("the arm is gone"))
     assert order == ["stop", "wait"]
