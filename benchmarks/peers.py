@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ WAYS: Final[dict[str, dict[str, tuple[int | str, ...]]]] = {
 }
 """The ways in which each peer sends steps: steps in a batch, or a writer. Reverb's writers take single steps."""
 LARGEST: Final = {
-    kind: max(way for way in chain.from_iterable(ways.values()) if isinstance(way, int)) for kind, ways in WAYS.items()
+    kind: max(way for ways in peers.values() for way in ways if isinstance(way, int)) for kind, peers in WAYS.items()
 }
 """The steps of the peers' largest batches."""
 PEERS: Final = tuple(WAYS["cartpole"])
@@ -169,10 +169,12 @@ def fetch_ours(publish: Callable[[], object], get: Callable[[], object], clients
     return found if clients is None else {**found, "eight at once/s": clients.rate(publish, ROUNDS)}
 
 
-def compare(measures: Measures, figures: Sequence[str], turns: int, *further: str) -> list[dict[str, object]]:
-    """The medians of each, and how often ``figures`` of the first are as good; the first turn does not count.
+def compare(
+    measures: Measures, figures: Sequence[str], turns: int, large: str | None = None
+) -> list[dict[str, object]]:
+    """The medians of each, and the ratios of ``figures`` of the first, and of ``large``; the first turn does not count.
 
-    ``further`` names one of ours whose ratios are told too, as ``large to it``.
+    A ratio above 1 is better.
     """
     found: dict[str, list[Turn]] = {name: [] for name in measures}
     loads = []
@@ -180,7 +182,7 @@ def compare(measures: Measures, figures: Sequence[str], turns: int, *further: st
         for name, measure in measures.items():
             found[name].append(measure())
         loads.append(os.getloadavg()[0])
-    bases = dict(zip(("ours", "large"), (next(iter(found)), *further), strict=False))
+    bases = {"ours": next(iter(found))} | ({} if large is None else {"large": large})
     rows: list[dict[str, object]] = []
     for name, each in found.items():
         row: dict[str, object] = {"system": name}

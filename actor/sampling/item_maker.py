@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class ItemMaker:
 
     def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:  # noqa: ARG002 - items have no extras of the agent
         """Take the observations and actions of a round before its step, see ``RowRecorder.begin``."""
-        self._obs, self._actions = copy_leaves(obs), actions
+        self._obs, self._actions = copy_leaves(obs), deepcopy(actions)  # An agent may use its array again.
         if begins is not None:
             for lane in np.flatnonzero(begins).tolist():
                 self._processors[lane].reset()
@@ -67,7 +68,8 @@ class ItemMaker:
         """
         if items is not None:
             self.rows += self._schema.count(items)
-            self._made.append(items)
+            # A step processor may write into its arrays again.
+            self._made.append({name: np.array(column) for name, column in items.items()})
 
     def items(self) -> Items:
         """The items that were gathered."""

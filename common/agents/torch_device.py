@@ -1,6 +1,9 @@
-"""The device on which an agent computes."""
+"""The device on which an agent computes, and the dtype of the tensors that it makes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -26,3 +29,14 @@ def require_device(name: str | torch.device, setting: str = "trainer.device") ->
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error
     return device
+
+
+@contextmanager
+def making_float32() -> Iterator[None]:
+    """A context in which torch has its own default dtype, as agents expect, whatever the program has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -281,7 +281,7 @@ class PlainLanes(Lanes):
         self._require_interface("step", error)
         try:
             self._replace(j, error)
-        finally:  # Whoever hands over the last rows is not busy in an environment.
+        finally:  # If the worker ends now, it hands over its last rows, and no environment is called any more.
             self._end_call()
         self._is_usual = False
         if self._round.taken is None:

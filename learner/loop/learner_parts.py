@@ -84,7 +84,7 @@ def find_moved(places: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
 
 
 class LiveTensors:
-    """Looks now and then whether an agent still has the tensors of its ``model_info``, whose values are published."""
+    """Checks now and then that an agent still has the tensors whose values are published."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent, self._name, self._tensors = agent, name, agent.model_info()

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from actor.stat import ActorStat
 from common.agents.products import choose_products
-from common.agents.torch_device import require_device
+from common.agents.torch_device import making_float32, require_device
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
 from common.data import Array
@@ -188,13 +188,9 @@ def _computing(n_threads: int, device: torch.device) -> Iterator[None]:
     That is torch's own default dtype, and that calls which name no GPU mean the one of the run.
     """
     torch.set_num_threads(n_threads)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.cuda.device(device if device.type == "cuda" and device.index is not None else -1):  # -1: no change.
-            yield
-    finally:
-        torch.set_default_dtype(before)
+    chosen = device if device.type == "cuda" and device.index is not None else -1  # -1: no change.
+    with making_float32(), torch.cuda.device(chosen):
+        yield
 
 
 class Run(Opened):

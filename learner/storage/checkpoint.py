@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from actor.allowance import Allowance
 from common.agents.products import choices
 from common.agents.tensor_copies import copy_to_cpu
-from common.agents.torch_device import require_device
+from common.agents.torch_device import making_float32, require_device
 from common.config.actor_config import ActorConfig
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError, ConfigError
@@ -274,20 +274,11 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
     return parts.agent, config, meta
 
 
-@contextmanager
-def _torch_defaults() -> Iterator[None]:
-    """A context that agents are built in: torch's own default dtype and device, whatever the program has set."""
-    with _DEFAULTS_LOCK:  # Of two threads, the second one to begin would take the first one's dtype for the program's.
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
-        try:
-            with torch.device("cpu"):
-                yield
-        finally:
-            torch.set_default_dtype(before)
+_BUILDING: Final = threading.RLock()
+"""Held by the thread that has set torch's defaults: another one would take them for the program's own.
 
-
-_DEFAULTS_LOCK: Final = threading.RLock()  # An environment may load the policy of an opponent while it is built.
+An environment may load the policy of an opponent while it is built, so the same thread may hold it twice.
+"""
 
 
 def load_parts(
@@ -302,7 +293,7 @@ def load_parts(
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
     if ANY not in names:
         Allowance(tuple(names), f"the policy in {directory}").check(config, evaluates=True)
-    with _torch_defaults():
+    with _BUILDING, making_float32(), torch.device("cpu"):
         parts = build_parts(config, seed=0, device=device, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

@@ -99,19 +99,17 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
         shutil.rmtree(to, ignore_errors=True)  # It has no more than a start leaves that was killed.
         draft.rename(to)
         sync(to.parent)
-    age = time.time() - state.at
     log.warning(
         "%s: restored from %s, as the run was %s, in %.1f s: %d rows up to index %d. Rows that were stored later are "
         "lost; actors that had them acknowledged say how many",
-        to,
-        mirror.url,
-        f"{age:.1f} s ago"
-        if age >= 0
-        else f"{-age:.1f} s after now (this host's clock is behind the clock of its host)",
-        time.monotonic() - began,
-        rows,
-        _find_end(state),
+        *(to, mirror.url, _tell_age(time.time() - state.at), time.monotonic() - began, rows, _find_end(state)),
     )
+
+
+def _tell_age(seconds: float) -> str:
+    if seconds >= 0:
+        return f"{seconds:.1f} s ago"
+    return f"{-seconds:.1f} s after now (this host's clock is behind the clock of its host)"
 
 
 def _find_end(state: MirroredState) -> int:

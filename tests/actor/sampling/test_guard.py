@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import itertools
+import math
 import signal
 import subprocess
 import sys
@@ -319,6 +320,21 @@ def test_an_environment_whose_processes_ended_by_the_signal_that_ends_its_worker
     with pytest.raises(NotReplacedError):
         guard.replace(FragileEnv(), error)
     assert counters.env_rebuilds == 0
+
+
+def test_a_worker_that_ends_with_its_environment_is_not_busy_while_it_hands_over() -> None:
+    """The watchdog would take the hand-over for an environment that hangs."""
+
+    class Lost(CountingEnv):
+        def step(self, action: Any) -> Any:
+            raise EOFError
+
+    busy, lanes = Busy(), lanes_of(Lost())
+    lanes.keep(Guard(Lost, RestartPolicy(1), ActorCounters(), busy, stopped=ToldSoon()))
+    lanes.observe()
+    with pytest.raises(NotReplacedError):
+        lanes.step(np.zeros(1, np.int64))
+    assert busy.since == math.inf
 
 
 def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> None:

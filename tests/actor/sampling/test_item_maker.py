@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -17,6 +19,7 @@ from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
 from tests.actor.acting import (
     Acts,
+    KeptBatches,
     act,
     env_config,
     limited,
@@ -86,6 +89,82 @@ class Transitions:
             **{name: np.asarray(value)[None] for name, value in pairs.items()},
             "done": np.array([step.terminated or step.truncated]),
         }
+
+
+class Reusing(Transitions):
+    """Gives the same arrays each time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Array] = {}
+
+    def process(self, step: Step) -> Items:
+        items = super().process(step)
+        self._kept = self._kept or {name: column.copy() for name, column in items.items()}
+        for name, column in items.items():
+            self._kept[name][...] = column
+        return self._kept
+
+
+def test_the_arrays_of_a_step_processor_and_of_an_agent_may_be_used_again() -> None:
+    """Items are kept until a batch of them is pushed."""
+
+    def play(processor: Transitions) -> Items:
+        chosen = np.zeros(1, np.int64)
+
+        def choose_again(obs: Array) -> Array:
+            chosen[:] = (obs[:, 1] + obs[:, 2]) % 3
+            return chosen
+
+        parts = make_parts([CountingEnv()], lambda s: Acts(s, choose_again), processors=[processor])
+        return act(parts, 30, sink=KeptBatches(8))[0].items()
+
+    expected, found = play(Transitions()), play(Reusing())
+    assert len(np.unique(expected["obs"], axis=0)) > 20
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column)
+
+
+class Moves(gymnasium.Env[Array, Array]):
+    """It counts its steps; actions change nothing."""
+
+    observation_space, action_space = (gymnasium.spaces.Box(-1e6, 1e6, (n,), np.float32) for n in (1, 2))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        self._n = 0.0
+        return np.array([self._n], np.float32), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._n += 1.0
+        return np.array([self._n], np.float32), 0.0, False, False, {}
+
+
+class Delayed:
+    """Gives the action of the step before, which it has kept as it was given."""
+
+    def __init__(self) -> None:
+        self._before: Step | None = None
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        return Schema((Column("obs", "<f4", (1,)), Column("action", "<f4", (2,))))
+
+    def reset(self) -> None:
+        self._before = None
+
+    def process(self, step: Step) -> Items | None:
+        before, self._before = self._before, step
+        return None if before is None else {"obs": np.array([before.obs]), "action": np.array([before.action])}
+
+
+def test_a_step_that_a_processor_keeps_stays_as_it_was() -> None:
+    chosen = np.zeros((1, 2), np.float32)
+
+    def choose_again(obs: Array) -> Array:
+        chosen[:] = obs
+        return chosen
+
+    items = act(make_parts([Moves()], lambda s: Acts(s, choose_again), processors=[Delayed()]), 30)[0].items()
+    np.testing.assert_array_equal(items["action"], np.repeat(items["obs"], 2, axis=1))
+    assert len(np.unique(items["obs"])) > 20
 
 
 @pytest.mark.usefixtures("_same_seeds")
