@@ -50,6 +50,10 @@ EVAL_KEYS: Final = frozenset(
 """Keys of evaluations: an agent may not use them."""
 
 
+NO_NUMBER: Final = (OverflowError, TypeError, ValueError, RuntimeError)
+"""What ``float`` raises if a value is no number."""
+
+
 def require_record(record: object, where: str, taken: Container[str]) -> None:
     """Check a record that a part gave. Values of tensors on a GPU are read, which waits for the GPU.
 
@@ -68,7 +72,7 @@ def require_record(record: object, where: str, taken: Container[str]) -> None:
             raise PluginError(f"{where}: expected a name that the learner does not use itself as key, found {key!r}")
         try:
             float(value)
-        except (OverflowError, TypeError, ValueError, RuntimeError) as error:
+        except NO_NUMBER as error:
             raise PluginError(f"{where}: {key}: expected a number, found {show(value)}") from error
 
 

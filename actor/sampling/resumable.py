@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from copy import deepcopy
 from typing import Any, Final, SupportsFloat
 
 import gymnasium
@@ -24,7 +25,7 @@ from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, empty_leaves, pick_leaves, put_leaves
 from common.parts import Parts
-from common.spaces import UNREADABLE, flatten, from_columns, to_columns, unflatten
+from common.spaces import UNREADABLE, flatten, from_columns, narrow, to_columns, unflatten
 
 log = logging.getLogger(__name__)
 MAX_STEPS: Final = 100_000
@@ -38,6 +39,8 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
+        self.narrow_space = narrow(env.action_space)
+        """The space of the actions that the environment is given."""
         self._seed: int | None = None
         self._random_before: dict[str, Any] | None = None
         self._actions: list[dict[str, Array]] = []
@@ -51,9 +54,10 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        given = deepcopy(action)  # The environment may change its action in place.
         obs, reward, terminated, truncated, info = self.env.step(action)
         if len(self._actions) < MAX_STEPS:
-            self._actions.append(_copies(to_columns(ACTIONS, flatten(self.action_space, action))))
+            self._actions.append(to_columns(ACTIONS, flatten(self.narrow_space, given)))
             self.checksums.append(_checksum(obs, reward))
         return obs, reward, terminated, truncated, info
 
@@ -92,10 +96,6 @@ def _checksum(obs: Any, reward: SupportsFloat = 0.0) -> int:
     except UNREADABLE:  # Numpy cannot read a value; the lanes, which get it next, refuse it by name.
         return 0
     return found
-
-
-def _copies(columns: dict[str, Array]) -> dict[str, Array]:
-    return {name: column.copy() for name, column in columns.items()}
 
 
 def _parts_of(obs: Any) -> list[Array]:
@@ -177,7 +177,8 @@ class ResumableSampler(Sampler):
             if tape.checksums[number] != sums[number]:
                 return False
             action = pick_leaves(from_columns(ACTIONS, kept.arrays), number)
-            obs, reward, terminated, truncated, _ = tape.step(unflatten(tape.action_space, action))
+            element = unflatten(tape.narrow_space, copy_leaves(action))
+            obs, reward, terminated, truncated, _ = tape.step(element)
             total += float(reward)
             if memory is not None:
                 memory.add(action, float(reward), obs, terminated=bool(terminated), truncated=bool(truncated))

@@ -7,12 +7,12 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol, SupportsFloat, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 
 from common.config.run_config import RunConfig
-from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record, to_json
+from common.data import EVAL_KEYS, NO_NUMBER, RUN_KEYS, Record, Snapshot, require_record, to_json
 from common.errors import DivergedError, PluginError
 from common.interfaces import Callback, Evaluation, Recorder, RunIdentity
 from common.plugins.part_config import PluginConfig, require_role
@@ -121,7 +121,7 @@ class Steps(Protocol):
 class RecordWindow:
     """Collects the agent's records, and counts opt steps and inserted steps.
 
-    Values may be tensors on a GPU. They are read only when they are summed, since the reading waits for the GPU.
+    Tensors on a GPU are read only when they are summed, since the reading waits for the GPU; other values at once.
 
     Args:
         buffer: counts the steps that were inserted.
@@ -130,7 +130,9 @@ class RecordWindow:
 
     def __init__(self, buffer: Steps, clock: Callable[[], float] = time.monotonic) -> None:
         self._buffer, self._clock = buffer, clock
-        self._pending: defaultdict[str, list[SupportsFloat]] = defaultdict(list)
+        self._pending: defaultdict[str, list[float | torch.Tensor]] = defaultdict(list)
+        self._reused = set[str]()
+        """Keys whose tensors on a GPU share memory, so that each later one overwrites those before."""
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._opts, self._eval_seconds = 0, 0.0
@@ -149,17 +151,33 @@ class RecordWindow:
         """Count an opt step, and collect the agent's record of it.
 
         Raises:
-            PluginError: a record that is the first with one of its keys is no record.
+            PluginError: it is no record.
         """
         if not isinstance(record, dict) or not record.keys() <= self._pending.keys():
             require_record(record, "agent.opt", RUN_KEYS | EVAL_KEYS)
             record = _bound(record, self._pending, MAX_KEYS, self._left_out_log)
         self._opts += 1
-        for key, value in record.items():
-            pending = self._pending[key]
-            pending.append(value)
-            if len(pending) >= _FOLD:
-                self._fold(key)
+        try:
+            for key, value in record.items():
+                pending = self._pending[key]
+                if isinstance(value, torch.Tensor) and value.is_cuda:
+                    pending.append(self._keep(key, value))
+                else:
+                    pending.append(float(value))
+                if len(pending) >= _FOLD:
+                    self._fold(key)
+        except NO_NUMBER:
+            require_record(record, "agent.opt", ())  # It names the value.
+            raise
+
+    def _keep(self, key: str, value: torch.Tensor) -> torch.Tensor:
+        """A tensor on a GPU that keeps its value, whatever the agent does with its own tensor later."""
+        pending, tensor = self._pending[key], value.detach()
+        tensor = tensor.reshape(()) if tensor.dim() else tensor  # Tensors of several elements are refused.
+        if pending and isinstance(last := pending[-1], torch.Tensor) and last.data_ptr() == tensor.data_ptr():
+            self._reused.add(key)  # Only the value before this one is lost. To copy all tensors would take time.
+            pending[-1] = last.clone()
+        return tensor.clone() if key in self._reused else tensor
 
     def leave_out(self, seconds: float) -> None:
         """Leave the seconds of an evaluation out of opt steps per second, but not out of steps per second."""
@@ -220,13 +238,12 @@ class RecordWindow:
         pending.clear()
 
 
-def _read(values: Sequence[SupportsFloat]) -> list[float]:
+def _read(values: Sequence[float | torch.Tensor]) -> list[float]:
     """The values as numbers; those that a GPU has come in one copy."""
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_cuda]
     if len(tensors) < len(values):
         return [float(value) for value in values]
-    scalars = [tensor if tensor.dim() == 0 else tensor.reshape(()) for tensor in tensors]
-    numbers: list[float] = torch.stack(scalars).tolist() if scalars else []
+    numbers: list[float] = torch.stack(tensors).tolist() if tensors else []
     return numbers
 
 

@@ -15,10 +15,10 @@ from gymnasium.wrappers import NormalizeObservation
 
 from actor.sampling.resumable import ResumableSampler, TapedEnv
 from actor.stat import ActorCounters
-from common.data import Array, Items, Snapshot
+from common.data import Array, Column, Items, Schema, Snapshot
 from common.envs.atari import make
 from common.errors import PluginError
-from common.interfaces import EnvSpec
+from common.interfaces import EnvSpec, Step, StepProcessor
 from common.lanes.building import Env, lanes_of
 from common.parts import Parts
 from common.spaces import flatten, to_columns
@@ -54,13 +54,18 @@ class Scene:
     """Environments, by default two, and what comes of them."""
 
     def __init__(
-        self, make_env: Callable[[], Env], seed: int = 5, processors: int = 0, frames: int = 1, n: int = 2
+        self,
+        make_env: Callable[[], Env],
+        seed: int = 5,
+        processor: Callable[[], StepProcessor] | None = None,
+        frames: int = 1,
+        n: int = 2,
     ) -> None:
         self.envs = [make_env() for _ in range(n)]
         self.counters, self.kept = ActorCounters(), Kept()
-        paired = [Pairs() for _ in range(processors)]
         config = env_config(frame_stack=frames)
-        self.parts = make_parts(list(self.envs), Random, processors=paired, config=config)
+        processors = [processor() for _ in range(n)] if processor else []
+        self.parts = make_parts(list(self.envs), Random, processors=processors, config=config)
         self.sampler = ResumableSampler(self.parts, self.counters, seed)
 
     def act(self, agent: Any, rounds: int) -> list[Items]:
@@ -90,6 +95,25 @@ class Nested(Goals):
         return obs, reward + float(action["force"].sum()), terminated, truncated, info
 
 
+class Clipping(gymnasium.Env[Array, Array]):
+    """Has actions of 64 bits, and clips each one in place."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+        self.action_space = gymnasium.spaces.Box(-1, 1, (3,), np.float64)
+        self._total = np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._total = self.np_random.normal(size=3)
+        return self._total.astype(np.float32), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._total = self._total / 3 + action / 3
+        np.clip(action, -0.5, 0.5, out=action)
+        return self._total.astype(np.float32), float(self._total.sum()), bool(self._total[0] > 0.3), False, {}
+
+
 ENVS: dict[str, Callable[[], Env]] = {
     "cartpole": cartpole,
     "pendulum": lambda: gymnasium.make("Pendulum-v1"),
@@ -97,6 +121,7 @@ ENVS: dict[str, Callable[[], Env]] = {
     "pong": lambda: make("ALE/Pong-v5"),
     "goals": Goals,
     "nested": Nested,
+    "clipping": Clipping,
 }
 
 
@@ -124,7 +149,7 @@ def test_episodes_go_on_where_they_were(name: str, rounds: int, caplog: pytest.L
 
 @pytest.mark.parametrize("rounds", [3, 12, 13])
 def test_step_processors_and_stacks_of_frames_go_on_where_they_were(rounds: int) -> None:
-    for options in ({"processors": 2}, {"frames": 3}):
+    for options in ({"processor": Pairs}, {"frames": 3}):
         alone, resumed = Scene(cartpole, **options), Scene(cartpole, NEW_SEED, **options)
         agent = Random(alone.parts.spec)
         seen: list[Array] = []
@@ -150,6 +175,31 @@ def test_with_another_number_of_environments_those_of_both_go_on(before: int, af
     resumed.act(agent, 1)
     last, first = seen[-2:]
     np.testing.assert_equal(first[:2, :2], last[:2, 1:], "the frames before the resume are the older ones after it")
+
+
+class Actions:
+    """Makes an item of each action."""
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        return Schema((Column("sums", "<f4", (3,)),))
+
+    def reset(self) -> None:
+        self._sum = np.zeros((1, 3), np.float32)
+
+    def process(self, step: Step) -> Items | None:
+        self._sum = self._sum + step.action
+        return {"sums": self._sum}
+
+
+def test_step_processors_see_each_action_again_as_it_was_chosen() -> None:
+    alone, resumed = Scene(Clipping, processor=Actions), Scene(Clipping, NEW_SEED, processor=Actions)
+    agent = Random(alone.parts.spec)
+    alone.act(agent, 10)
+    resumed.sampler.restore(alone.state())
+    there = alone.act(agent, 20)
+    agent = Random(alone.parts.spec)
+    agent.sample(np.empty((20, 1)))
+    np.testing.assert_equal(resumed.act(agent, 20), there)
 
 
 def watched(sample: Callable[[Any], Any], seen: list[Array]) -> Callable[[Any], Any]:

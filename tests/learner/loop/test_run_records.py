@@ -3,11 +3,14 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
+import weakref
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -62,6 +65,37 @@ def test_a_tensor_of_one_element_is_a_number_whatever_its_shape(kind: type[torch
     assert window.means() == {"a": 3.0}
 
 
+def test_a_tensor_that_the_agent_writes_again_counts_with_its_value_at_each_step() -> None:
+    window, loss, array = RecordWindow(growing()), torch.zeros(()), np.zeros(())
+    for value in (1.0, 2.0, math.nan, 4.0):
+        window.add({"tensor": loss.fill_(value), "array": array})
+        array += 1
+    means = window.means()
+    assert math.isnan(means["tensor"])
+    assert means["array"] == 1.5
+
+
+def test_a_tensor_on_a_gpu_that_is_written_again_is_copied_from_the_second_step_on() -> None:
+    window, loss = RecordWindow(growing()), torch.zeros(()).as_subclass(AsOnAGpu)
+    for value in range(600):
+        window.add({"loss": loss.fill_(float(value))})
+    assert window.means()["loss"] == pytest.approx(np.mean(range(600)), abs=0.01)
+
+
+def test_a_tensor_on_a_gpu_does_not_keep_the_graph_of_its_gradients() -> None:
+    window = RecordWindow(growing())
+    loss = torch.ones((), requires_grad=True).as_subclass(AsOnAGpu) * 2
+    assert isinstance(loss, AsOnAGpu)
+    assert loss.grad_fn is not None
+    is_freed, note = Event(), Event()
+    weakref.finalize(note, is_freed.set)
+    cast(dict[str, Event], loss.grad_fn.metadata)["note"] = note
+    window.add({"loss": 0.5})
+    window.add({"loss": loss})
+    del loss, note
+    assert is_freed.is_set()
+
+
 def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> None:
     window = RecordWindow(growing())
     window.add({"a": 1.0})
@@ -86,6 +120,16 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
 def test_a_record_that_would_not_join_those_of_the_learner_is_refused(record: Any, found: str) -> None:
     with pytest.raises(PluginError, match=f"^agent.opt: .*{found}"):
         RecordWindow(growing()).add(record)
+
+
+@pytest.mark.parametrize(
+    "value", [None, {"a": 1.0}, "small", np.zeros(3), torch.zeros(2), torch.zeros(2).as_subclass(AsOnAGpu), 10**400]
+)
+def test_a_value_that_is_no_number_later_is_refused_by_its_name(value: Any) -> None:
+    window = RecordWindow(growing())
+    window.add({"loss": 0.5, "other": 1.0})
+    with pytest.raises(PluginError, match=r"^agent\.opt: loss: expected a number, found "):
+        window.add({"loss": value, "other": 1.0})
 
 
 class FullDisk(Recorder):

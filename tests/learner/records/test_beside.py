@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 
@@ -27,6 +28,8 @@ class Tracker:
         assert self.answers.wait(PATIENCE)
         if "fails" in record:
             raise ValueError("a name that the service does not like")
+        if "exits" in record:
+            sys.exit("the service does not know this key")
         self.steps.append(opt_steps)
 
     def flush(self) -> None:
@@ -80,6 +83,17 @@ def test_an_error_of_a_recorder_costs_one_record(caplog: pytest.LogCaptureFixtur
     recorder.close()
     assert tracker.steps == [2]
     assert "without the record of opt step 1: ValueError('a name that the service does not like')" in caplog.text
+
+
+def test_a_recorder_that_calls_exit_costs_one_record_too(caplog: pytest.LogCaptureFixture) -> None:
+    recorder, tracker = begin()
+    tracker.answers.set()
+    recorder.write(1, {"exits": 1.0})
+    recorder.write(2, {"loss": 1.0})
+    recorder.close()
+    assert (tracker.steps, tracker.is_closed) == ([2], True)
+    (message,) = caplog.messages
+    assert message.startswith("mine:Tracker: training goes on without the record of opt step 1: SystemExit(")
 
 
 def test_of_many_errors_of_a_recorder_the_log_names_the_first(caplog: pytest.LogCaptureFixture) -> None:
