@@ -28,7 +28,7 @@ from crossborder.testing.acting_checks import (
 )
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions_of
-from learner.loop.learner_parts import MOVED, check_tensors, places_of
+from learner.loop.learner_parts import LOADED_ELSEWHERE, MOVED, check_tensors, places_of
 from learner.models.publisher import as_sent
 from learner.replay.view import View
 
@@ -259,9 +259,7 @@ def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuff
     for agent in (restored, saved):
         switch(agent, train=False)
     assert alike(begin(restored, obs), begin(saved, obs)), f"{advice}: the restored agent acts differently"
-    assert places_of(restored.model_info()) == places, (
-        "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
-    )
+    assert places_of(restored.model_info()) == places, LOADED_ELSEWHERE
     switch(restored, train=True)
     assert restored.opt(memory) is not None, f"{advice}: the restored agent cannot go on learning, opt() returned None"
 

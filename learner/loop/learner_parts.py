@@ -27,6 +27,10 @@ MOVED: Final = (
     "and storage; change them in place (copy_, add_)"
 )
 """Said of an agent whose tensors are not where they were: actors would act with the former ones for ever."""
+LOADED_ELSEWHERE: Final = (
+    "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
+)
+"""Said of an agent that has replaced its tensors by those of a checkpoint: actors would not get the latter."""
 LOOK_SECONDS: Final = 1.0
 """The time between two looks at an agent's tensors."""
 
@@ -91,8 +95,12 @@ class LiveTensors:
         self._places = places_of(self._tensors)
         self._due = -math.inf
 
-    def require(self, *, now: bool = False) -> None:
+    def require(self, *, now: bool = False, otherwise: str = MOVED) -> None:
         """Look, if the last look is ``LOOK_SECONDS`` ago or ``now`` is True: a look takes 0.1 ms.
+
+        Args:
+            now: look now.
+            otherwise: what the error says of an agent that has other tensors.
 
         Raises:
             PluginError: the agent has other tensors.
@@ -101,7 +109,7 @@ class LiveTensors:
             return
         self._due = time.monotonic() + LOOK_SECONDS
         if (moved := find_moved(self._places, self._agent.model_info())) is not None:
-            raise PluginError(f"agent: {self._name}: '{moved}': {MOVED}")
+            raise PluginError(f"agent: {self._name}: '{moved}': {otherwise}")
 
 
 def message_bytes(config: RunConfig, schema: Schema) -> int:

@@ -39,7 +39,7 @@ from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner
-from learner.loop.learner_parts import LiveTensors, message_bytes
+from learner.loop.learner_parts import LOADED_ELSEWHERE, LiveTensors, message_bytes
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
@@ -126,6 +126,7 @@ class LearnerServer(Opened):
             self.ranks = self._make_ranks(group, beginning)
             # 4. The learner, in the state of a resumed run.
             self.learner = self._make_learner(earlier, stack)
+            self._live.require(now=True, otherwise=LOADED_ELSEWHERE)
             self._traces = OptTraces(
                 directory.shared, self.learner, lambda: self.buffer.last_drawn, self.publisher.slots.newest
             )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -250,6 +251,21 @@ def test_an_agent_that_replaces_its_tensors_after_a_while_ends_the_run_and_not_o
     agent._steps = former
     host.learner.publish(3, wait=True)
     assert host.publisher.slots.header.published == 3  # One of them is of the start.
+
+
+class RebindingAgent(CheckingAgent):
+    """Takes the tensors that it is to load in the place of its own."""
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        self._steps = params["steps"]
+
+
+def test_an_agent_that_replaces_its_tensors_by_those_of_a_checkpoint_is_told_so(make_config: MakeConfig) -> None:
+    config = make_config(agent={"target": f"{__name__}:RebindingAgent"}, server={"grace_seconds": 0.1})
+    with LearnerServer(config):
+        pass
+    with pytest.raises(PluginError, match=r"RebindingAgent: 'steps': model_info\(\) gave other tensors after load_par"):
+        LearnerServer(config, resume=True)
 
 
 def test_a_look_at_the_tensors_is_taken_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
