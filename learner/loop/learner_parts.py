@@ -31,6 +31,8 @@ LOADED_ELSEWHERE: Final = (
     "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
 )
 """Said of an agent that has replaced its tensors by those of a checkpoint: actors would not get the latter."""
+UNSAVABLE: Final = ("", "__metadata__")
+"""Names of tensors that a file of tensors cannot hold."""
 LOOK_SECONDS: Final = 1.0
 """The time between two looks at an agent's tensors."""
 
@@ -74,6 +76,9 @@ def check_tensors(agent: Agent) -> None:
         for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
             if not (isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided):
                 raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {show(found)}")
+            if name in UNSAVABLE or value.is_meta:
+                expected = "tensors with values" if value.is_meta else f"other names than {UNSAVABLE}"
+                raise PluginError(f"agent.{method}: expected {expected}, found '{name}': {show(value)}")
 
 
 def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:

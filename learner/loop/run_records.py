@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 import torch
@@ -70,7 +71,8 @@ class Callbacks:
     def on_evaluation(self, opt_steps: int, evaluation: Evaluation) -> None:
         """Show an evaluation to all callbacks."""
         for name, callback in self._callbacks.items():
-            self._note(name, opt_steps, callback.on_evaluation(opt_steps, evaluation))
+            own = replace(evaluation, record=dict(evaluation.record))
+            self._note(name, opt_steps, callback.on_evaluation(opt_steps, own))
 
     def _note(self, name: str, opt_steps: int, reason: str | None) -> None:
         target = name.partition(" ")[0]

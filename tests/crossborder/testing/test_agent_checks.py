@@ -175,6 +175,14 @@ BROKEN_AGENTS: dict[str, Broken] = {
         changed("save_params", lambda tensors: None),
         "agent.save_params: expected dense torch tensors by their names, found None",
     ),
+    "a tensor without values": (
+        changed("model_info", lambda tensors: {name: value.to("meta") for name, value in tensors.items()}),
+        "agent.model_info: expected tensors with values, found 'table': tensor(..., device='meta'",
+    ),
+    "a name that files use": (
+        changed("save_params", lambda tensors: {"__metadata__": tensors["table"]}),
+        "agent.save_params: expected other names than ('', '__metadata__'), found '__metadata__': tensor",
+    ),
     "copies for tensors": (
         changed("model_info", lambda tensors: {name: value.clone() for name, value in tensors.items()}),
         "model_info() gave other tensors after opt(): it must return live tensors",

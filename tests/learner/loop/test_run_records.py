@@ -258,6 +258,10 @@ class Spoiling(Callback):
         record.clear()
         return None
 
+    def on_evaluation(self, opt_steps: int, evaluation: Evaluation) -> str | None:
+        evaluation.record.clear()
+        return None
+
 
 def test_the_first_reason_counts_and_the_log_names_its_callback(caplog: pytest.LogCaptureFixture) -> None:
     config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (3, 2)]
@@ -309,9 +313,10 @@ def test_each_callback_gets_its_own_state_back_and_a_new_callback_gets_none() ->
 
 
 def test_a_callback_changes_the_record_of_no_other() -> None:
-    record = {"loss": 1.0}
+    record, evaluation = {"loss": 1.0}, Evaluation(1.0, {"loss": 1.0})
     Callbacks({"a": Spoiling()}).on_record(1, record)
-    assert record == {"loss": 1.0}
+    Callbacks({"a": Spoiling()}).on_evaluation(1, evaluation)
+    assert record == evaluation.record == {"loss": 1.0}
 
 
 def test_the_example_ends_a_run_after_patience_high_losses_in_a_row() -> None:
