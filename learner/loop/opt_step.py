@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 IN_VAIN: Final = 10_000
 """After so many calls of ``opt`` without an opt step there is a warning, and after ten times as many another one."""
 
+_IN_WARM_UP: Final = "agent.opt returned None, as in the warm-up; an opt step returns a record, such as {}"
+
 
 def do_nothing() -> None:
     """Do nothing: the default of a callable that a caller may leave out."""
@@ -67,7 +69,7 @@ class OptStep:
         Raises:
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
-        began, record, reason = self._clock(), None, "agent.opt returned None, as in the warm-up"
+        began, record, reason = self._clock(), None, _IN_WARM_UP
         try:
             with self._computing:
                 # An environment or a callback may have changed torch's mode since it was built. To ask takes 0.3 us.
