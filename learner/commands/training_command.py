@@ -247,7 +247,8 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     """
     from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
-    from learner.loop.trial import try_callbacks, try_env, try_evaluator, try_opt
+    from learner.loop.part_trials import try_callbacks, try_env, try_evaluator
+    from learner.loop.trial import try_opt
     from learner.storage.mirror import Mirror
 
     # 1. What is quick to find out comes first.
