@@ -83,6 +83,7 @@ def test_faults_of_hosts_are_named_and_nothing_is_left_when_the_launcher_is_kill
     assert (tmp_path / "run/final").is_dir()
     resumed = start("crossborder-launch", file, prefix=hosts.prefix)
     wait_for(lambda: ": joined run " in resumed.output(), "the same run again")
+    wait_for(lambda: f"{two}: actor-worker: ssh: connect to host" in resumed.output(), "the host without an sshd")
     resumed.signal(signal.SIGINT)
-    assert resumed.wait() == 130
+    assert resumed.wait() == 18, "hosts could not be reached"
     assert not any(hosts.processes(address, "python") for address in hosts.addresses)

@@ -68,8 +68,10 @@ def test_a_learner_and_an_array_of_actors_live_through_what_a_scheduler_does(slu
     wait_for(lambda: slurm.state(learner) == "PENDING", "the learner's next life")
     assert (tmp_path / "run/final").is_dir()
     joined = log.read_text().count(" joined from ")
-    for job in (learner, *others):  # SLURM would wait for two minutes.
-        slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    # SLURM would wait for two minutes. A job that begins in the second in which its former life ended is killed: slurmd
+    # takes its credential for the former one.
+    for job in (learner, *others):
+        slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now+3")
     heard(" joined from ", joined + 3)
     assert (tmp_path / "run/run.json").is_file()
 
