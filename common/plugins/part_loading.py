@@ -52,7 +52,8 @@ def _set_dtype(name: str) -> None:
 def _device() -> str:
     """The name of torch's default device."""
     torch = sys.modules.get("torch")
-    return str(torch.get_default_device()) if torch is not None else "cpu"
+    # torch.get_default_device() raises in torch 2.8 after a default device was set and unset.
+    return str(torch.empty(0).device) if torch is not None else "cpu"
 
 
 def _set_device(name: str) -> None:

@@ -33,7 +33,7 @@ def end_in_time(main: Callable[[], int]) -> int:
     try:
         code = main()
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
+        code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
         raise
     finally:
         threading.Thread(target=_end, args=(code,), name="ending", daemon=True).start()

@@ -14,7 +14,7 @@ from common.bad_values import KEEP_ALL, LARGEST_VALUE, RefuseAll, Rules
 from common.data import Array, Column, Leaves, Schema
 from common.errors import PluginError, RefusedError, SchemaMismatchError, naming_failed_part
 from common.interfaces import EnvSpec
-from common.spaces import AnySpace, columns_of, from_columns, to_columns
+from common.spaces import AnySpace, columns_of, convert, from_columns, to_columns
 from common.wire.codec import decode, encode
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
@@ -70,27 +70,23 @@ class Description:
         """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
 
         Raises:
-            PluginError: there is not one action for each lane, or their dtype is of another kind; or an action is NaN
-                or infinite, which no client should execute.
+            PluginError: there is not one action for each lane, or the space's dtype cannot hold one; or an action is
+                NaN or infinite, which no client should execute.
         """
         n = sum(counts)
         with naming_failed_part("the policy's actions do not fit the action space"):
             given = to_columns("action", actions)
-            found = {column.name: np.asarray(given[column.name]) for column in self._action.columns}
+            columns = {column.name: convert(given[column.name], column.numpy_dtype) for column in self._action.columns}
         for column in self._action.columns:
-            array, shape = found[column.name], (n, *column.shape)
-            if array.shape != shape or not np.can_cast(array.dtype, column.numpy_dtype, "same_kind"):
+            array, shape = columns[column.name], (n, *column.shape)
+            if array.shape != shape:
                 raise PluginError(
                     f"the policy: expected actions for {n} lanes, {column.numpy_dtype} {list(shape)}, found "
-                    f"{array.dtype} {list(array.shape)} in {column.name}"
+                    f"{list(array.shape)} in {column.name}"
                 )
-        columns = {
-            column.name: found[column.name].astype(column.numpy_dtype, copy=False) for column in self._action.columns
-        }
-        for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(
-                    f"the policy: expected finite actions, found {array[~np.isfinite(array)][0]} in {name}"
+                    f"the policy: expected finite actions, found {array[~np.isfinite(array)][0]} in {column.name}"
                 )
         ends = list(accumulate(counts))
         parts = [

@@ -48,6 +48,8 @@ def make_filmable(picture: Any) -> Any:
 class Films(RecordVideo):
     """Notices a film that was not written whole: the program that encodes it fails without a word."""
 
+    recorded_frames: Any = ()  # Gymnasium 1.3 looks at it also where its constructor has failed.
+
     def stop_recording(self) -> None:
         from moviepy.video.io.ffmpeg_reader import ffmpeg_parse_infos  # noqa: PLC0415 - named if it is missing
 

@@ -233,9 +233,12 @@ class WebSocketDoor:
 
 def _is_fault(record: logging.LogRecord) -> bool:
     """Whether a record tells of a fault. websockets takes a client for one that sends more than a refused request."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ConnectionClosed):  # What websockets raises of such a client until its release 16.
+        return False
     protocol = getattr(getattr(record, "websocket", None), "protocol", None)
     is_refused = protocol is not None and protocol.state is State.CONNECTING and protocol.eof_sent
-    return not (is_refused and record.exc_info and isinstance(record.exc_info[1], AssertionError))
+    return not (is_refused and isinstance(error, AssertionError))
 
 
 def _bound(socket: ServerConnection, n_bytes: int) -> None:

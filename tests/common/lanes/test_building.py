@@ -277,7 +277,7 @@ def test_a_fault_in_the_code_of_an_environment_is_one_line_with_the_exception_as
 def test_what_gymnasium_itself_refuses_is_no_fault_of_a_users_code(
     params: dict[str, Any],
 ) -> None:
-    with pytest.raises(PluginError, match=r"^env gymnasium:make \{.*\}: ValueError: .*max_episode_steps") as found:
+    with pytest.raises(PluginError, match=r"^env gymnasium:make \{.*\}: .*max_episode_steps") as found:
         build_env(named(params={"id": "CartPole-v1", **params}))
     assert not isinstance(found.value, FaultError)
 

@@ -54,8 +54,19 @@ def test_a_policy_that_gives_no_action_for_each_lane_is_named(actions: Any) -> N
 )
 def test_actions_of_another_kind_or_shape_are_refused_and_not_converted(actions: Any) -> None:
     description = Description(EnvSpec(DISCRETE(2), DISCRETE(2)))
-    with pytest.raises(PluginError, match=r"the policy: expected actions for 2 lanes, int64 \[2\], found .* in action"):
+    expected = (
+        r": expected actions for 2 lanes, int64 \[2\], found .* in action|'s actions do not fit the action space: "
+    )
+    with pytest.raises(PluginError, match=f"the policy({expected})"):
         description.write_actions(actions, [1, 1])
+
+
+def test_whole_numbers_of_another_dtype_are_actions_if_the_space_can_hold_them() -> None:
+    pairs = gymnasium.spaces.MultiDiscrete([3, 200], dtype=np.uint8)
+    description = Description(EnvSpec(DISCRETE(2), pairs))
+    assert description.write_actions(np.array([[2, 199]], np.int64), [1]) == [bytes([2, 199])]
+    with pytest.raises(PluginError, match="uint8 cannot hold these values of int64"):
+        description.write_actions(np.array([[2, 300]], np.int64), [1])
 
 
 def test_an_action_that_is_not_finite_reaches_no_client() -> None:

@@ -106,6 +106,8 @@ class Resets(socketserver.BaseRequestHandler):
     [(False, r"does it expect TLS \(--ca\)"), (True, r"does it speak TLS \(else: --insecure\)")],
 )
 def test_a_connection_that_is_reset_raises_the_question_of_tls(certs: Path, is_encrypted: bool, hint: str) -> None:
+    if is_encrypted and grpc.__version__.startswith("1.73."):
+        pytest.skip("gRPC 1.73 does not say that the connection was reset in the handshake")
     trust = Trust(ca=certs / "ca.pem") if is_encrypted else Trust()
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Resets) as server:
         threading.Thread(target=server.serve_forever).start()

@@ -56,6 +56,8 @@ AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
     "BC of normalised observations": (partial(BC, normalize_observations=True), EnvSpec(FLOATS, UNEVEN)),
 }
 
+NOT_WITH_TORCH_2_8 = ("noisy IQN with Beyond The Rainbow's network", "SAC with state-dependent noise")
+
 
 def export(
     policy: torch.nn.Module, space: Space[Any], path: Path, metadata: Mapping[str, str] = MappingProxyType({})
@@ -74,6 +76,8 @@ def exported(policy: torch.nn.Module, spec: EnvSpec, path: Path, **metadata: str
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_onnxruntime_acts_as_the_agent_does_for_one_and_for_many(tmp_path: Path, name: str) -> None:
+    if torch.__version__.startswith("2.8.") and name in NOT_WITH_TORCH_2_8:
+        pytest.skip("torch 2.8 cannot convert its operations to ONNX")
     make, spec = AGENTS[name]
     agent: Agent = make(spec=spec, seed=7, epsilon=0.5, device="cpu")
     agent.eval()

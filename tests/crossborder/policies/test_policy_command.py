@@ -94,6 +94,7 @@ import gymnasium
 from pathlib import Path
 Path(__file__).with_suffix(".imported").touch()
 class Pole(gymnasium.Wrapper):
+    metadata = {"render_modes": []} # Gymnasium 1.3 asks the class for it.
     def __init__(self):
         super().__init__(gymnasium.make("CartPole-v1"))
 gymnasium.register("Theirs-v0", Pole)
