@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pages import door
+from pages import door, samples
 from pages.configuration import page
 from pages.settings_tables import TABLES, fill_in
 from pages.walks import WALKS, draw
@@ -13,5 +13,7 @@ for path, model in TABLES.items():
 for path in door.find_pages().values():
     path.write_text(door.fill_page(path.read_text()))
 door.INDEX.write_text(door.fill_index(door.INDEX.read_text()))
+for path in samples.find_samples():
+    path.write_text(samples.fill_in(path.read_text()))
 for walk in WALKS:
     walk.path.write_text(draw(walk))

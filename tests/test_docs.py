@@ -46,7 +46,7 @@ UNLINKED = {
     *(name for name in PAGES if name.startswith("api")),
 }
 """Pages that explain our words, and pages that are generated or short."""
-NO_PROSE = re.compile(r"<!-- \w+ -->.*?<!-- end -->|```.*?```|^ {4,}\S.*?$|^#.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+NO_PROSE = re.compile(r"<!-- \w+(?: \S+)? -->.*?<!-- end -->|```.*?```|^ {4,}\S.*?$|^#.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 """What is generated, code, and headings."""
 ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
 
@@ -270,7 +270,7 @@ def test_each_search_leads_to_an_answer() -> None:
     assert [word for word in SEARCHED.split() if not re.search(rf"\b{word}", answers, re.IGNORECASE)] == []
 
 
-@pytest.mark.parametrize("code", re.findall(r"^```python\n(?!--8<--)(.*?)^```", "\n".join(PAGES.values()), re.M | re.S))
+@pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```", "\n".join(PAGES.values()), re.M | re.S))
 def test_python_on_a_page_can_be_parsed_and_imports_names_that_exist(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OWN_PACKAGES:
