@@ -46,7 +46,9 @@ UNLINKED = {
     *(name for name in PAGES if name.startswith("api")),
 }
 """Pages that explain our words, and pages that are generated or short."""
-NO_PROSE = re.compile(r"<!-- \w+(?: \S+)? -->.*?<!-- end -->|```.*?```|^ {4,}\S.*?$|^#.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+NO_PROSE = re.compile(
+    r"<!-- \w+(?: \S+)? -->.*?<!-- end -->|```.*?```|^ {4,}\S.*?$|^#.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL
+)
 """What is generated, code, and headings."""
 ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
 

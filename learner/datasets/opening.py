@@ -101,10 +101,14 @@ def _open_episodes(source: str, path: Path) -> Dataset:
             return (NpzEpisodes if suffix == NPZ else _open_parquet)(source, files[suffix])
         case [_, _]:
             raise DatasetError(f"dataset {source}: expected files of one kind, found .npz and .parquet files")
-    missing = "" if path.exists() else f", which does not exist{nearest_path(path)}"
+    if not path.exists():
+        why = f", which does not exist{nearest_path(path)}"
+    else:
+        is_empty = path.is_dir() and not any(path.iterdir())
+        why = ", which is empty: no whole episode was recorded there" if is_empty else ""
     raise DatasetError(
         "dataset: expected minari:ID, a Minari or LeRobot dataset's directory, a run's directory, or .npz or .parquet "
-        f"episodes (a directory of them, or a file), found '{source}'{missing}"
+        f"episodes (a directory of them, or a file), found '{source}'{why}"
     )
 
 

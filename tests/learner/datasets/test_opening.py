@@ -73,6 +73,14 @@ def test_a_dataset_that_is_not_there_is_named_as_it_was_looked_for(
         pass
 
 
+def test_an_empty_directory_is_said_to_be_empty(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DatasetError, match=r"which is empty: no whole episode was recorded there$"),
+        open_dataset(str(tmp_path)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("source", ["no/such", "mujoco/hopper/expert-v0"])
 def test_a_source_of_no_known_kind_is_answered_with_the_kinds_there_are(source: str) -> None:
     message = rf"expected minari:ID, .* or .parquet episodes \(a directory of them, or a file\), found '{source}'"
