@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,12 +32,28 @@ def require_device(name: str | torch.device, setting: str = "trainer.device") ->
     return device
 
 
+class _Contexts:
+    """The contexts that are entered now, and the default dtype of the program, which the last one puts back."""
+
+    lock, entered, before = threading.Lock(), 0, torch.float32
+
+
 @contextmanager
 def making_float32() -> Iterator[None]:
-    """A context in which torch has its own default dtype, as agents expect, whatever the program has set."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
+    """A context in which torch has its own default dtype, as agents expect, whatever the program has set.
+
+    All threads have one default dtype, and several may be in such a context at a time: an environment may load the
+    policy of an opponent while it is built, even in a thread of its own.
+    """
+    with _Contexts.lock:
+        if not _Contexts.entered:
+            _Contexts.before = torch.get_default_dtype()
+        _Contexts.entered += 1
+        torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        with _Contexts.lock:
+            _Contexts.entered -= 1
+            if not _Contexts.entered:
+                torch.set_default_dtype(_Contexts.before)

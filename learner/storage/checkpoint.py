@@ -274,13 +274,6 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
     return parts.agent, config, meta
 
 
-_BUILDING: Final = threading.RLock()
-"""Held by the thread that has set torch's defaults: another one would take them for the program's own.
-
-An environment may load the policy of an opponent while it is built, so the same thread may hold it twice.
-"""
-
-
 def load_parts(
     directory: Path, allow: Sequence[str] = (), device: str = "cpu"
 ) -> tuple[Parts, ActorConfig, dict[str, Any]]:
@@ -293,7 +286,7 @@ def load_parts(
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
     if ANY not in names:
         Allowance(tuple(names), f"the policy in {directory}").check(config, evaluates=True)
-    with _BUILDING, making_float32(), torch.device("cpu"):
+    with making_float32(), torch.device("cpu"):
         parts = build_parts(config, seed=0, device=device, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

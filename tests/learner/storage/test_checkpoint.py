@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
+from common.lanes.policy import Policy
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
 from learner.storage.checkpoint import Checkpoints, Saves, load_agent, load_params, load_policy, read_best
@@ -87,15 +89,17 @@ def test_a_policy_acts_the_same_in_a_program_with_other_defaults_of_torch(
 class Opposed(Corridor):
     """An environment that loads a saved policy while it is built, as one with an opponent does."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, in_thread: bool) -> None:
         super().__init__()
-        self.opponent = load_policy(path)
+        with ThreadPoolExecutor(1) as pool:
+            self.opponent: Policy = pool.submit(load_policy, path).result(60) if in_thread else load_policy(path)
 
 
-def test_an_environment_of_a_saved_policy_may_load_a_policy_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_an_environment_of_a_saved_policy_may_load_a_policy_itself(tmp_path: Path, in_thread: bool) -> None:
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
     own = ActorConfig(
-        env=EnvConfig(target=f"{__name__}:Opposed", params={"path": str(tmp_path / "best")}),
+        env=EnvConfig(target=f"{__name__}:Opposed", params={"path": str(tmp_path / "best"), "in_thread": in_thread}),
         agent=PluginConfig(target="examples.own_parts:TabularQ"),
     )
     agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
