@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from common.errors import PluginError, describe_error
 from common.leaves import describe
-from common.spaces import leaves_of
+from common.spaces import UNREADABLE, leaves_of
 
 Call = Literal["reset", "step"]
 _RESULTS: Final[dict[Call, str]] = {
@@ -102,7 +102,7 @@ def read_outcome(agent: Any, results: GameResults) -> tuple[float, Any, Any]:
         reward, is_end, is_cut = float(rewards[agent] + 0.0), ends[agent], cuts[agent]  # No text: float would read it.
         if math.isnan(is_end) or math.isnan(is_cut):  # It raises TypeError of None and of text.
             raise ValueError("NaN is true, and would end an episode")
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise InterfaceError(
             f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or truncated, "
             f"found {results[1:4]!r:.160}"

@@ -110,7 +110,7 @@ class BesideRecorder:
     def _do(self, consequence: str, work: Callable[[], None], throttle: LogThrottle | None = None) -> None:
         try:
             work()
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # A tracker's client raises errors of every kind, or exits.
             if (missed := throttle.due() if throttle is not None else 0) is not None:
                 found, trace = (error, None) if isinstance(error, OSError) else (repr(error), error)
                 more = f" ({missed} more before it)" if missed else ""

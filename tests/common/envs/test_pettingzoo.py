@@ -289,6 +289,7 @@ BREAKS: dict[str, tuple[dict[str, Any], str]] = {
     "observation": ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
     "reward": ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
     "end": ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
+    "a huge number": ({"step": giving(1, 10**400)}, "step: expected the reward of agent 'a', a number"),
     "text": ({"step": giving(1, "1.0")}, "step: expected the reward of agent 'a', a number, .*'1.0'"),
     "NaN": ({"step": giving(2, float("nan"))}, "step: .*whether it was terminated or truncated, found .*nan"),
     "None": ({"step": giving(3, None)}, "step: .*whether it was terminated or truncated, found .*None"),
